@@ -376,3 +376,12 @@ def test_a_run_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(measuring, "run_job", refuse)
     assert system("PIM-Opt", LINEAR, 32) is first
+
+
+def test_fig_3_draws_every_reading_of_the_transfers_in_a_colour_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard.papers.direct import plots
+
+    seconds = {parts: 8.0 / 2 ** len(parts) for parts in contributions.subsets()}
+    monkeypatch.setattr(contributions, "times", lambda workload, transfers: seconds)
+    bars = [bar for bar in plots.figure_3().data if bar.type == "bar"]
+    assert len(bars) == len({bar.marker.color for bar in bars}) == 2 * len(contributions.TRANSFERS) * len(measuring.WORKLOADS)

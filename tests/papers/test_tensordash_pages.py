@@ -86,7 +86,7 @@ def test_a_page_with_figures_explains_what_misses(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(pages, "figures_of", lambda rows: {"Fig. 12": table_4, "Table IV": table_4})
     pages.write_html(rows(), tmp_path / "l.html")
     text = (tmp_path / "l.html").read_text()
-    assert text.count("Plotly.react") == 1
+    assert text.count("drawFitted(Plotly, ") == 1
     assert len(re.findall(r'<div role="img" aria-label="[^"]+" data-figure="(fig--12|table-iv)"', text)) == 2
     embedded = json.loads(re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
     assert set(embedded) == {"fig--12", "table-iv"}

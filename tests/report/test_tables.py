@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir import Assumption
 from trainyard.report import lines, tables
 from trainyard.report.terminal import show_sensitivity
@@ -163,7 +163,7 @@ def test_compare_of_nothing_is_refused() -> None:
 def test_top_must_be_a_count(result: Result) -> None:
     with pytest.raises(BadInput, match="top must be"):
         lines.breakdown(result, "layer", -1)
-    with pytest.raises(BadInput, match="cannot group by 'colour'"):
+    with pytest.raises(TrainyardError, match="unknown axis to group by 'colour'"):
         lines.breakdown(result, "colour", 3)  # type: ignore[arg-type]
 
 
@@ -226,3 +226,18 @@ def test_the_headline_carries_its_range(
     times = result.columns.time_ps * 0
     times[0] = time_ps
     assert replace(result, columns=replace(result.columns, time_ps=times)).headline == headline
+
+
+def test_a_slower_machine_says_why(result: Result) -> None:
+    assert lines.slower([result, result]) == []
+    half = Peaks(macs_per_s=result.peaks.macs_per_s, dram_bytes_per_s=result.peaks.dram_bytes_per_s / 2)
+    longer = replace(result.columns, time_ps=result.columns.time_ps * 4, busy_ps=result.columns.busy_ps * 4)
+    slow = replace(result, machine="small", peaks=half, columns=longer)
+    assert slow.samples_per_s == pytest.approx(result.samples_per_s / 4)
+    (said,) = lines.slower([result, slow])
+    assert said.startswith(f"small does 0.25 x the samples/s of {result.machine}: it is bound by ")
+    assert "0.5 x the DRAM bandwidth" in said
+    assert "peak MACs" not in said
+    (said,) = lines.slower([result, replace(slow, peaks=result.peaks)])
+    assert "DRAM bandwidth" not in said
+    assert lines.slower([slow, result]) == []  # the faster one needs no reason

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard import engine
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir.assumptions import Assumption
 from trainyard.ir.booking import Booking
 from trainyard.ir.plan import Plan, TaskClass
@@ -133,7 +133,7 @@ def test_a_factor_that_is_no_positive_integer_is_refused(factor: object) -> None
 
 
 def test_grouping_by_an_unknown_axis_is_refused() -> None:
-    with pytest.raises(BadInput, match="cannot group by 'colour'"):
+    with pytest.raises(TrainyardError, match="unknown axis to group by 'colour'"):
         result_of([1]).group("colour")  # type: ignore[arg-type]
 
 

@@ -124,11 +124,9 @@ class Browsing:
             context.close()
 
 
-def browsing(
-    folders: pytest.TempPathFactory, study: Mapping[str, Any], beside: Mapping[str, Any] | None = None, cache: str | None = None
-) -> Iterator[Browsing]:
-    """A server with a real store of that study, one of another in a folder `studies`, and a ledger cache of its own; and a browser.
-    Both end with it."""
+@contextmanager
+def launched() -> Iterator[Any]:
+    """A browser; the test is skipped, or fails if `TRAINYARD_BROWSER` is `required`, where there is none."""
     chromium = os.environ.get("TRAINYARD_CHROMIUM", CHROMIUM)
     if shutil.which(chromium) is None:
         missing(f"no browser at {chromium}: apt-get install chromium, or name one in TRAINYARD_CHROMIUM")
@@ -136,6 +134,21 @@ def browsing(
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
         missing("playwright is not installed: pip install playwright")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def browsing(
+    folders: pytest.TempPathFactory, study: Mapping[str, Any], beside: Mapping[str, Any] | None = None, cache: str | None = None
+) -> Iterator[Browsing]:
+    """A server with a real store of that study and a ledger cache of its own, and a browser; both end with it.
+
+    With a study `beside` it, there is a store of that in a folder `studies`, and one of the first study that is unfinished.
+    """
     from trainyard.sweep import running
     from trainyard.sweep.study import Study
     from trainyard.workloads import zoo
@@ -143,17 +156,25 @@ def browsing(
     stores = folders.mktemp("swept")
     running.sweep(Study.from_table(dict(study)), stores / f"{study['name']}.store", workers=1)
     if beside is not None:
+        _cut(stores / f"{study['name']}.store", stores / "cut.store")
         folder = stores / "studies"
         folder.mkdir()
         (folder / "own.json").write_text(zoo.load("linear", batch=4).to_json())
         running.sweep(Study.from_table(dict(beside), folder=folder), folder / f"{beside['name']}{running.SUFFIX}", workers=1)
     environment = {**os.environ, "TRAINYARD_CACHE": cache or str(folders.mktemp("kept"))}
-    with _served(stores, environment) as base, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
-        try:
-            yield Browsing(browser, base)
-        finally:
-            browser.close()
+    with launched() as browser, _served(stores, environment) as base:
+        yield Browsing(browser, base)
+
+
+def _cut(whole: Path, cut: Path, records: int = 2) -> None:
+    """A store as a sweep leaves it that was ended after so many points."""
+    from trainyard.sweep.store import Store
+
+    source = Store(whole)
+    store = Store.begin(cut, source.manifest["study"], points=len(source))
+    with store.writing():
+        store.append(source.records()[:records])
+        store.compact()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import trainyard as ty
 from trainyard import machines
 from trainyard._version import VERSION
 from trainyard.errors import BadInput
-from trainyard.papers import ledger
+from trainyard.papers import ledger, shipped
 from trainyard.sweep.pareto import front
 from trainyard.sweep.records import Record
 from trainyard.sweep.store import Store
@@ -159,8 +159,11 @@ def test_papers_are_reported_with_what_is_known(client: Any) -> None:
         assert row["claims"] == sum(row["verdicts"].values()) == len(ledger.select(row["name"]))
     told = client.get("/api/papers/igo").json()
     assert [row["id"] for row in told["rows"]] == [claim.id for claim in ledger.select("igo")]
-    assert told["complete"] is False
-    assert all(row["ours"] is None for row in told["rows"])
+    assert told["complete"] is False  # the shipped ledger was not computed on this computer
+    assert told["shipped"] == shipped.sentence()
+    assert [(row["id"], row["ours"]) for row in told["rows"]] == [(row.id, row.as_dict()["ours"]) for row in shipped.rows("igo")]
+    assert sum(row["ours"] is not None for row in told["rows"]) > 30
+    assert told["figures"]
     refused = client.get("/api/papers/nothing")
     assert refused.status_code == 404
     assert "unknown paper 'nothing'" in refused.json()["error"]

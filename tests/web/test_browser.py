@@ -103,6 +103,17 @@ def test_run_two_machines_and_compare(visit: Visit) -> None:
     assert page.request.get(visit.base + str(link)).json()["time_s"] == ours.time_s
 
 
+def test_a_step_that_does_not_fit_and_a_slower_machine_say_so(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/?view=compare&workload=linear&on=npu&on=npu&set=dram_capacity_bytes=1 kB&set=dram_bytes_per_s=1 GB/s&run=1")
+    (first, short) = headline(visit)
+    assert "of 1 kB" in " ".join(short)
+    assert "of 1 kB" not in " ".join(first)
+    page.get_by_role("note").filter(has_text="does not fit this machine").wait_for()
+    said = page.locator(".results p", has_text="x the samples/s of npu: it is bound by dram")
+    assert "x the DRAM bandwidth (1 GB/s against 150 GB/s)" in said.inner_text()
+
+
 def test_a_knob_is_in_the_link_and_the_link_reproduces_the_view(visit: Visit, opened: Browsing) -> None:
     page = visit.page
     visit.go("/?view=compare&workload=linear&on=npu")
@@ -187,6 +198,50 @@ def test_a_wrong_machine_is_said_under_its_field(visit: Visit) -> None:
     page.locator(".chosen .error", has_text="'much' is not a quantity").wait_for(timeout=WAIT_MS)
 
 
+def test_what_is_wrong_is_said_once(visit: Visit) -> None:
+    page = visit.page
+    visit.expected = ("status of 400", "status of 404")
+    for view, wrong in (("compare&workload=linear&on=npu&set=dram_bytes_per_s=much", "'much' is not a quantity"),
+                        ("whatif&workload=linear&on=npu&set=dram_bytes_per_s=much", "'much' is not a quantity"),
+                        ("compare&workload=lineer&on=npu", "unknown workload 'lineer'")):  # fmt: skip
+        visit.go(f"/?view={view}&run=1")
+        said = page.locator("main .error:visible, main .said:visible").filter(has_text=wrong)
+        said.first.wait_for(timeout=WAIT_MS)
+        visit.settled()
+        assert said.count() == 1, view
+
+
+def test_the_marked_machine_is_the_one_that_runs(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/?view=compare&workload=linear")
+    marked = page.locator("#panel-compare").get_by_label("Machine", exact=True)
+    about = page.locator("#panel-compare .machines .about")
+    page.locator(".chosen .empty").wait_for(timeout=WAIT_MS)
+    assert (marked.input_value(), about.inner_text()) == ("", "")
+    assert page.get_by_role("button", name="Add the selected").is_disabled()
+    visit.go("/?view=compare&workload=linear&on=npu(dram=75 GB/s)&on=tpu")
+    page.get_by_role("button", name="Knobs: tpu").wait_for(timeout=WAIT_MS)
+    assert marked.input_value() == "npu"
+    assert "IGO" in about.inner_text()
+    page.get_by_label("Filter the machines").fill("sigma")
+    assert marked.input_value() == "sigma"
+    visit.go("/")
+    page.get_by_role("button", name="Knobs: npu").wait_for(timeout=WAIT_MS)
+    assert marked.input_value() == "npu"
+
+
+def test_every_plot_is_drawn_in_a_print_and_light(opened: Browsing) -> None:
+    with opened.visit(color_scheme="dark") as visit:
+        page = visit.page
+        visit.go("/?view=compare&workload=linear&on=npu&run=1")
+        headline(visit)
+        page.locator("figure .plot[data-drawn]").first.wait_for(timeout=WAIT_MS)
+        page.wait_for_function("() => [...document.querySelectorAll('.plot')].every(place => place.dataset.drawn)", timeout=WAIT_MS)
+        assert page.evaluate("scrollY") == 0  # none was scrolled to
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
 def test_upload_of_a_step_and_of_a_file_that_is_none(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     visit.expected = ("status of 400",)
@@ -197,6 +252,9 @@ def test_upload_of_a_step_and_of_a_file_that_is_none(visit: Visit, tmp_path: Pat
     chooser = page.get_by_label("Upload a step (JSON)")
     chooser.set_input_files(tmp_path / "bad.json")
     page.get_by_role("alert").filter(has_text="bad.json").wait_for(timeout=WAIT_MS)
+    (tmp_path / "my.py").write_text("def build():\n    return None\n")
+    chooser.set_input_files(tmp_path / "my.py")
+    page.get_by_role("alert").filter(has_text="trainyard export my.py:build --to step -o step.json").wait_for(timeout=WAIT_MS)
     chooser.set_input_files(tmp_path / "own.json")
     page.locator("option", has_text="own.json (uploaded)").wait_for(state="attached", timeout=WAIT_MS)
     page.get_by_role("button", name="Run", exact=True).click()
@@ -257,7 +315,12 @@ def test_the_keyboard_alone_runs_a_step(visit: Visit) -> None:
     assert [row[0] for row in headline(visit)] == ["npu", "npu-small"]
 
 
-@pytest.mark.parametrize("view", ["compare&workload=linear&on=npu&run=1", "whatif", "papers&paper=igo", "sweeps&store=small.store"])
+NESTED = "mcdla-b(device=npu(array=tensordash,order=interleaved))"
+
+
+@pytest.mark.parametrize(
+    "view", [f"compare&workload=linear&on=npu&on={NESTED}&run=1", "whatif", "papers&paper=igo", "sweeps&store=small.store"]
+)
 def test_every_control_has_a_name_and_nothing_overflows(visit: Visit, view: str) -> None:
     page = visit.page
     visit.go(f"/?view={view}")
@@ -274,7 +337,7 @@ def test_every_control_has_a_name_and_nothing_overflows(visit: Visit, view: str)
     for figure in page.locator("figure").all():
         assert len(figure.locator("figcaption").inner_text()) > 20
         assert figure.locator(".plot, img").get_attribute("aria-label") or figure.locator("img").get_attribute("alt")
-    for width in (1300, 800):
+    for width in (1300, 800, 390):
         page.set_viewport_size({"width": width, "height": 900})
         visit.settled()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -298,11 +361,39 @@ def test_papers_show_their_ledger_and_a_job_can_be_cancelled(visit: Visit) -> No
     assert "verdict=context" in page.url
     page.get_by_label("Find in the ledger").fill("no claim says this")
     assert rows.count() == 0
-    page.get_by_role("button", name="Compute it").click()
+    page.get_by_text("claims of tensordash is one with the verdict context that says").wait_for()
+    page.get_by_role("button", name="Show all claims").click()
+    assert rows.count() == whole
+    assert "verdict" not in page.url
+    assert not page.locator(".side", has_text="not yet").count()  # a ledger came with the package
+    assert page.locator("#panel-papers figure").count() > 5
+    page.get_by_role("button", name="Compute it here").click()
     page.locator("progress").wait_for(timeout=WAIT_MS)
     page.get_by_role("button", name="Cancel tensordash").click()
     page.locator(".jobs .state", has_text="cancelled").wait_for(timeout=WAIT_MS)
     page.locator("#announcer", has_text="cancelled").wait_for(state="attached")
+
+
+def test_a_link_to_a_verdict_that_no_claim_has_says_so(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/?view=papers&paper=mcdla&verdict=not+yet")
+    page.get_by_text("claims of mcdla is one with the verdict not yet.").wait_for(timeout=WAIT_MS)
+    chip = page.get_by_role("button", name="not yet 0", exact=True)
+    assert chip.get_attribute("aria-pressed") == "true"
+    chip.click()
+    page.locator("table.ledger").wait_for()
+    visit.go("/?view=papers&paper=mcdla&verdict=wrong")
+    page.get_by_text("There is no verdict wrong: the verdicts are met, near").wait_for(timeout=WAIT_MS)
+
+
+def test_a_sweep_that_is_not_finished_says_so(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/?view=sweeps&store=cut.store")
+    page.get_by_text("This sweep is not finished: the store has 2 of 9 points").wait_for(timeout=WAIT_MS)
+    assert page.locator("nav li", has_text="cut.store").locator("p").inner_text() == "2 of 9 points: unfinished"
+    visit.go("/?view=sweeps&store=small.store")
+    page.locator(".points caption", has_text="9 of 9 points.").wait_for(timeout=WAIT_MS)
+    assert not page.get_by_text("is not finished").count()
 
 
 def test_a_sweep_is_brushed_and_a_point_opened(visit: Visit, opened: Browsing) -> None:

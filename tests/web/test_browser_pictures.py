@@ -92,8 +92,6 @@ def test_papers(visit: Visit) -> None:
     page = visit.page
     visit.go("/?view=papers&paper=sigma")
     page.locator("table.ledger").wait_for()
-    if page.get_by_role("button", name="Compute it").count():
-        page.get_by_role("button", name="Compute it").click()
     page.locator("#panel-papers figure").first.wait_for()
     take(visit, "serve-papers.png", page.locator("header"), page.locator("#panel-papers figure").first)
 

@@ -185,6 +185,20 @@ def test_what_no_loader_takes_is_refused_in_one_line_without_a_path(
     assert "unpickled" not in capfd.readouterr().out
 
 
+def test_a_program_is_pointed_to_the_command_that_makes_a_step(client: Any) -> None:
+    program = b"import torch\n\n\ndef net(batch=8):\n    return torch.nn.Linear(4, 4), torch.randn(batch, 4)\n"
+    for name, content, function in (("my.py", program, "net"), ("my.txt", program, "net"), ("empty.py", b"x = 1\n", "build")):
+        answer = client.post("/api/uploads", params={"name": name}, content=content)
+        assert answer.status_code == 400
+        assert f"trainyard export {name}:{function} --to step -o step.json" in answer.json()["error"]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("archive/data.pkl", pickle.dumps({}))
+    answer = client.post("/api/uploads", params={"name": "net.pt"}, content=archive.getvalue())
+    assert "torch.save" in answer.json()["error"]
+    assert "--to step" in answer.json()["error"]
+
+
 def test_errors_of_a_worker_leave_nothing_behind(client: Any) -> None:
     folder = client.app.state.server.uploads.folder
     kept = {Path(upload.path).name for upload in client.app.state.server.uploads}

@@ -45,10 +45,15 @@ class ExperimentCache:
                     self._content = content
                     self.version = f"version {read['version']}" if "version" in read else EARLIER
 
+    @property
+    def content(self) -> Mapping[str, Mapping[str, Any]]:
+        """Measurements by claim and figures by paper and name, as they are stored."""
+        return self._content
+
     def measured(self, claim: str) -> Measured | None:
         stored = self._content["measured"].get(claim)
         try:
-            return None if stored is None else _measured(stored)
+            return None if stored is None else measured_of(stored)
         except (TypeError, BadInput):  # not written by this program
             return None
 
@@ -119,7 +124,8 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _measured(stored: Mapping[str, Any]) -> Measured:
+def measured_of(stored: Mapping[str, Any]) -> Measured:
+    """A measurement as it was stored."""
     content = dict(stored)
     if "evidence" in content:
         content["evidence"] = evidence.from_dict(content["evidence"])

@@ -24,18 +24,19 @@ EXPLAINED = ("near", "off", "open", "undefined", "contradicted", "substitute")
 COLOURS = """<style>
 .figures { columns: 2 540px; column-gap: 1rem } .figures figure { break-inside: avoid; margin-bottom: 1rem }
 .miss { margin: .35rem 0; padding: .1rem .7rem; border-left: 4px solid var(--line); overflow-wrap: anywhere; font-size: .9rem }
-.miss.near { border-color: #c98a00 } .miss.off { border-color: #c8323c }
-.miss.open, .miss.undefined { border-color: #2f7fb5 }
-.miss.contradicted, .miss.substitute { border-color: #8360c3 }
+.miss.near { border-color: var(--warn) } .miss.off { border-color: var(--error) }
+.miss.open, .miss.undefined { border-color: var(--accent) }
+.miss.contradicted, .miss.substitute { border-color: var(--own) }
 .ledger .scroll { max-height: none } .ledger th, .ledger td { text-align: left; vertical-align: top; white-space: normal }
-.ledger td { font-size: .88rem } .ledger .claim { overflow-wrap: anywhere } .ledger .paper { overflow-wrap: break-word }
-.ledger .claim { min-width: 15rem } .ledger .paper { max-width: 8rem }
+.ledger td { font-size: .88rem; min-width: 3.4rem }
+.ledger .claim { overflow-wrap: anywhere; min-width: 13rem } .ledger .paper { overflow-wrap: break-word; max-width: 8rem }
 .opening { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 1.2rem; align-items: start }
 .first p { margin: .4rem 0 } .first ol { padding-left: 1.3rem } .first li { margin: .4rem 0 }
 .ledger td.verdict, .ledger td.verdict-now { font-weight: 600; white-space: nowrap }
-.ledger td.met { color: #0b6b3a } .ledger td.near { color: #8a5a00 } .ledger td.off { color: #a3161f }
-.ledger td.open, .ledger td.undefined { color: #1f5f8b } .ledger td.contradicted, .ledger td.substitute { color: #5a2ca0 }
+.ledger td.met { color: var(--good) } .ledger td.near { color: var(--warn) } .ledger td.off { color: var(--error) }
+.ledger td.open, .ledger td.undefined { color: var(--accent) } .ledger td.contradicted, .ledger td.substitute { color: var(--own) }
 .ledger .where { max-width: 11rem } .ledger .unit { max-width: 8rem } .ledger .note { min-width: 17rem }
+@media (max-width: 600px) { .ledger .claim { min-width: 9rem } }
 </style>"""
 
 
@@ -123,7 +124,7 @@ def _changes(rows: Sequence[Row]) -> Iterator[str]:
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]], *, sortable: bool = False) -> Iterator[str]:
     frame = ('<table class="sortable">', '<button type="button">', "</button>") if sortable else ("<table>", "", "")
-    yield f'<div class="ledger"><div class="scroll">{frame[0]}<thead><tr>'
+    yield f'<div class="ledger"><div class="scroll" tabindex="0" role="region" aria-label="Ledger">{frame[0]}<thead><tr>'
     yield "".join(f'<th scope="col">{frame[1]}{escape(column)}{frame[2]}</th>' for column in head)
     yield "</tr></thead><tbody>"
     for line in lines:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainyard.report.colours import CLASSES, DIRECTIONS, EXPOSED, PHASES, colours, empty, plain, scale, styled
-from trainyard.report.lines import NOBODY, classes, overlap, percent
+from trainyard.report.lines import NOBODY, classes, overlap, peaks, percent
 from trainyard.results.result import IDLE, Result
 from trainyard.units import show
 
@@ -47,6 +47,7 @@ ENERGY          = Subject("Energy by component",         "energy per step",     
 MACHINES_TIME   = Subject("Time by machine and phase",   "exposed time per step", "s", PHASES,     "machines", summed=False)
 MACHINES_CLASS  = Subject("Time by machine and class",   "exposed time per step", "s", CLASSES,    "machines", summed=False)
 MACHINES_ENERGY = Subject("Energy by machine and phase", "energy per step",       "J", PHASES,     "machines", summed=False)
+MACHINES_MEMORY = Subject("Peak memory by machine",      "peak memory",           "B", {},         "machines", summed=False)
 # fmt: on
 
 
@@ -117,6 +118,12 @@ def energy_by_machine(results: Sequence[Result]) -> go.Figure:
     """Energy of each machine, stacked by phase."""
     costs = {(name, phase): cost for name, result in _named(results) for phase, cost in result.by_phase.items()}
     return _stacked({key: cost.energy_j for key, cost in costs.items()}, MACHINES_ENERGY)
+
+
+def memory_by_machine(results: Sequence[Result]) -> go.Figure:
+    """The most that each memory of each machine holds; of equal memories of several devices, one."""
+    parts = {(name, pool): float(held.peak_bytes) for name, result in _named(results) for pool, held in peaks(result)}
+    return _stacked(parts, MACHINES_MEMORY)
 
 
 def _named(results: Sequence[Result]) -> Iterator[tuple[str, Result]]:

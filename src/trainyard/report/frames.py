@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainyard.errors import MissingExtra
 from trainyard.files import whole_file
+from trainyard.results.metrics import BASE, DERIVED, metrics_of
 from trainyard.results.result import AXES, PICOSECOND, Result
 
 if TYPE_CHECKING:
@@ -38,11 +40,24 @@ def _per_step(counts: Any, steps: int) -> Any:
 
 
 def frame(result: Result) -> pd.DataFrame:
+    return pandas_module().DataFrame(columns(result))
+
+
+def pandas_module() -> Any:
+    """pandas, or an error that says what brings it."""
     try:
         import pandas as pd
     except ImportError:
         raise MissingExtra("pandas", "report", "a data frame") from None
-    return pd.DataFrame(columns(result))
+    return pd
+
+
+def comparison(results: Sequence[Result]) -> pd.DataFrame:
+    """One line for each result, with every number of it that stands alone; what a machine does not state is missing."""
+    pandas = pandas_module()
+    about = ({"workload": result.workload, "machine": result.machine, "batch": result.batch} for result in results)
+    numbers = (metrics_of(result, (*BASE, *DERIVED)) for result in results)
+    return pandas.DataFrame([{**who, **metrics} for who, metrics in zip(about, numbers, strict=True)])
 
 
 def write_parquet(result: Result, path: str | os.PathLike[str]) -> None:

@@ -6,7 +6,7 @@ The terminal, the HTML page and the notebook all print these, so that they agree
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from trainyard.errors import BadInput
 from trainyard.ir.assumptions import Assumption
 from trainyard.ir.plan import TaskClass
 from trainyard.report import nodes
+from trainyard.results import memory
 from trainyard.results.result import IDLE, PICOSECOND, Axis, Cost, Result
 from trainyard.units import show, unit_of_field
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from trainyard.sensitivity import ChangeEffect
 
 DRAM = "dram"
+OWN_PRECISION = "that of the step"
+MOST_COMPONENTS = 4
+"""Components of the area that the headline names."""
 HOST, REMOTE = "host memory", "remote memory"
 NOBODY = {"layer": "(outside any layer)", "phase": "(no phase)", "resource": "(no resource)", "bound": "(not said)"}
 
@@ -146,12 +150,12 @@ def facts(result: Result) -> list[tuple[str, str]]:
     rows = [
         ("time per step", result.headline),
         ("throughput", rate(result.samples_per_s)),
-        (f"energy per step{scope}", show(result.energy_j, "J") if result.columns.energy else "not modelled"),
+        (f"energy per step{scope}", energy_text(result)),
         (f"DRAM traffic per step{scope}", show(dram_bytes(result), "B")),
     ]
     others = {level: count for level, count in result.traffic_bytes.items() if level != DRAM}
     rows += [(f"{level} traffic per step{scope}", show(count, "B")) for level, count in others.items()]
-    rows += [(f"peak memory, {pool}", show(count, "B", binary=True)) for pool, count in peaks(result)]
+    rows += [(f"peak memory, {name}", held_text(pool, binary=True)) for name, pool in peaks(result)]
     rows += [(f"{HOST} bandwidth used", text) for text in host_memory(result)]
     rows += classes(result)
     if used is not None:
@@ -162,7 +166,27 @@ def facts(result: Result) -> list[tuple[str, str]]:
         rows.append(("cycles", f"{result.cycles:,}{at}"))
     if result.cycles and result.array_cycles is not None:
         rows.append(("array busy", f"{result.array_cycles:,} cycles, {percent(result.array_cycles / result.cycles)} of them"))
+    if result.area_m2:
+        rows.append((f"area{scope}", area_text(result)))
     return rows
+
+
+def energy_text(result: Result) -> str:
+    """Joules of a step with what follows from them: mean power, joules of a sample, the energy-delay product."""
+    if not result.columns.energy:
+        return "not modelled"
+    sample, delay = show(result.energy_per_sample_j, "J"), show(result.energy_delay_js, "J s")
+    return f"{show(result.energy_j, 'J')} at {show(result.power_w, 'W')}; {sample} a sample; energy x delay {delay}"
+
+
+def area_text(result: Result) -> str:
+    """Square millimetres, by component, and what leaks in a step beside the energy of what is computed."""
+    parts = sorted(result.area_by_component.items(), key=lambda part: -part[1])
+    named = [f"{name} {show(m2, 'm2')}" for name, m2 in parts[:MOST_COMPONENTS]]
+    if len(parts) > MOST_COMPONENTS:
+        named.append(f"{len(parts) - MOST_COMPONENTS} more {show(sum(m2 for _, m2 in parts[MOST_COMPONENTS:]), 'm2')}")
+    leaked = f"; leaks {show(result.leaked_j, 'J')} a step beside its energy" if result.leaked_j else ""
+    return f"{show(result.area_m2 or 0.0, 'm2')}{': ' + ', '.join(named) if len(parts) > 1 else ''}{leaked}"
 
 
 def overlap(result: Result) -> dict[str, tuple[float, float | None]]:
@@ -218,23 +242,32 @@ def host_memory(result: Result) -> list[str]:
     return [text]
 
 
-def peaks(result: Result) -> list[tuple[str, int]]:
-    """The most that each pool held; pools that differ in their number alone are one line.
-
-    The number of a device's pool stands last: `device memory 0`.
-    """
-    alike: dict[str, list[int]] = {}
-    for pool, count in result.peak_memory_bytes.items():
-        name, _, number = pool.rpartition(" ")
-        alike.setdefault(name if name and number.isdigit() else pool, []).append(count)
+def peaks(result: Result) -> list[tuple[str, memory.Held]]:
+    """The most that each pool held; pools that differ in their number alone are one, named by how many they are."""
+    alike: dict[str, list[memory.Held]] = {}
+    for pool in memory.held(result.peak_memory_bytes, result.memory_capacity_bytes):
+        alike.setdefault(pool.name, []).append(pool)
     texts = []
-    folded = result.peaks.devices > 1 and all(len(counts) == 1 for counts in alike.values())  # one device stands for all
-    for name, counts in alike.items():
-        each = " (of each device)" if folded else ""
-        if len(counts) > 1:
-            each = f" ({'each' if len(set(counts)) == 1 else 'largest'} of {len(counts)})"
-        texts.append((f"{name}{each}", max(counts)))
+    folded = result.peaks.devices > 1 and len(result.peak_memory_bytes) == len(alike)  # one device stands for all
+    for name, pools in alike.items():
+        each, count = " (of each device)" if folded else "", sum(pool.pools for pool in pools)
+        if count > 1:
+            each = f" ({'each' if len(pools) == 1 else 'largest'} of {count})"
+        texts.append((f"{name}{each}", max(pools, key=lambda pool: pool.peak_bytes)))
     return texts
+
+
+def held_text(pool: memory.Held, *, binary: bool = False) -> str:
+    """`710 GB of 141 GB: does not fit`; `binary` is for what has no capacity to be held against."""
+    if pool.capacity_bytes is None:
+        return show(pool.peak_bytes, "B", binary=binary)
+    return f"{show(pool.peak_bytes, 'B')} of {show(pool.capacity_bytes, 'B')}{'' if pool.fits else ': does not fit'}"
+
+
+def fullest(result: Result) -> memory.Held | None:
+    """The memory that held the largest share of its capacity; the largest where none states one."""
+    pools = memory.held(result.peak_memory_bytes, result.memory_capacity_bytes)
+    return max(pools, key=lambda pool: (pool.peak_bytes / (pool.capacity_bytes or math.inf), pool.peak_bytes), default=None)
 
 
 def title(result: Result) -> str:
@@ -250,7 +283,11 @@ def provenance(result: Result) -> str:
 
 def assumption_text(assumption: Assumption) -> str:
     """`fusion = epilogue: what it means; alternatives: none`."""
-    value, others = assumption_values(assumption)
+    return assumption_sentence(assumption, *assumption_values(assumption))
+
+
+def assumption_sentence(assumption: Assumption, value: str, others: Sequence[str]) -> str:
+    """The same with its values as text."""
     text = f"{assumption.name} = {value}: {assumption.meaning}"
     if others:
         text += f"; alternatives: {', '.join(others)}"
@@ -305,21 +342,71 @@ def array_text(result: Result, baseline: Result) -> str:
     return f"{show(own, 's')} ({other_per_sample / own_per_sample:.2f} x)"
 
 
+SLOWER = 0.95
+"""Below this share of the first machine's samples per second, a comparison says why."""
+RATES = {
+    "dram": ("DRAM bandwidth", "dram_bytes_per_s", "B/s"),
+    "compute": ("peak MACs", "macs_per_s", "MAC/s"),
+}
+
+
+def slower(results: Sequence[Result]) -> list[str]:
+    """Of each machine that is slower than the first: what it waits for, and how much of that it has beside the first."""
+    first, texts = results[0], []
+    for result in results[1:]:
+        ratio = result.samples_per_s / first.samples_per_s
+        if not ratio < SLOWER:
+            continue
+        bound, _, share = (bound_by(result) or "nothing that is booked").partition(" ")
+        bound += f" for {share} of its time" if share.endswith("%") else f" {share}".rstrip()
+        known = [RATES[name] for name in sorted(RATES, key=lambda name: not bound.startswith(name))]
+        reasons = [
+            f"{getattr(result.peaks, field) / getattr(first.peaks, field):.2g} x the {what} "
+            f"({show(getattr(result.peaks, field), unit)} against {show(getattr(first.peaks, field), unit)})"
+            for what, field, unit in known
+            if getattr(result.peaks, field) < getattr(first.peaks, field)
+        ]
+        waits = [
+            f"{percent(cost.time_s / result.time_s)} of its step is exposed {name}"
+            for name, cost in result.by_class.items()
+            if name != "compute" and cost.time_s > 0.1 * result.time_s
+        ]
+        reason = " and ".join(([f"it has {' and '.join(reasons)}"] if reasons else []) + waits) or "its peaks are no lower"
+        texts.append(f"{result.machine} does {ratio:.2g} x the samples/s of {first.machine}: it is bound by {bound}; {reason}")
+    return texts
+
+
+def precision(result: Result) -> str:
+    """The element type of activations that the machine sets, or that the step keeps its own."""
+    device = result.config.get("device")
+    table = device if isinstance(device, Mapping) else result.config
+    chosen = table.get("precision")
+    if isinstance(chosen, Mapping):
+        return str(chosen.get("activation", OWN_PRECISION))
+    return OWN_PRECISION if chosen is None else str(chosen)
+
+
+def conditions(result: Result) -> dict[str, str]:
+    """What must be alike for a comparison to be fair, by what is said where it is not."""
+    # fmt: off
+    return {
+        "results differ in workload":         result.workload,
+        "results differ in samples per step": f"{result.samples / result.steps:g}",
+        "machines differ in peak MACs":       show(result.peaks.macs_per_s, "MAC/s"),
+        "machines differ in DRAM bandwidth":  show(result.peaks.dram_bytes_per_s, "B/s"),
+        "machines differ in precision":       precision(result),
+        "machines differ in technology":      result.peaks.technology or "not said",
+        "machines differ in devices":         str(result.peaks.devices),
+    }
+    # fmt: on
+
+
 def differences(results: Sequence[Result]) -> list[str]:
     """What makes a comparison unfair unless it is meant: one line for each thing that differs."""
-    names = [result.machine for result in results]
-    # fmt: off
-    looked_at: list[tuple[str, list[str]]] = [
-        ("results differ in workload",          [result.workload for result in results]),
-        ("results differ in samples per step",  [f"{result.samples / result.steps:g}" for result in results]),
-        ("machines differ in peak MACs",        [show(result.peaks.macs_per_s, "MAC/s") for result in results]),
-        ("machines differ in DRAM bandwidth",   [show(result.peaks.dram_bytes_per_s, "B/s") for result in results]),
-        ("machines differ in technology",       [result.peaks.technology or "not said" for result in results]),
-        ("machines differ in devices",          [str(result.peaks.devices) for result in results]),
-    ]
-    # fmt: on
-    texts = []
-    for what, values in looked_at:
+    names, each = [result.machine for result in results], [conditions(result) for result in results]
+    texts = [f"{result.machine}: {shortage}" for result in results for shortage in result.shortages]
+    for what in each[0] if each else ():
+        values = [one[what] for one in each]
         if len(set(values)) > 1:
             of = {value: name for name, value in reversed(list(zip(names, values, strict=True)))}
             texts.append(f"{what}: {' vs '.join(f'{value} ({of[value]})' for value in dict.fromkeys(values))}")

@@ -56,13 +56,18 @@ def framed(title: str, subtitle: str, body: str, footer: str, figures: Mapping[s
     """A page of the house that needs nothing beside it; `body` and `footer` are HTML, `figures` plotly's JSON by name."""
     from plotly.offline import get_plotlyjs
 
-    template = Template(files("trainyard.report").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.substitute(
+    folder = files("trainyard.report")
+    template, style, fitting = (
+        folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "shared.css", "fitting.js")
+    )
+    return Template(template).substitute(
         title=escape(title),
         subtitle=escape(subtitle),
         version=escape(VERSION),
         body=body,
         footer=footer,
+        style=style,
+        fitting=fitting,
         plotly=get_plotlyjs(),
         figures=_script_json(figures),
     )
@@ -89,7 +94,7 @@ def _result(result: Result, name: str, figures: dict[str, Any]) -> str:
         "<h3>Plots</h3>",
         '<div class="plots">',
         *(
-            _plot(plot(result), f"{name}-{plot.__name__}", figures, broad=plot.__name__ in BROAD)
+            plot_place(plot(result), f"{name}-{plot.__name__}", figures, broad=plot.__name__ in BROAD)
             for plot in plots.informative(result)
         ),
         "</div>",
@@ -110,7 +115,7 @@ def _node(result: Result, name: str, figures: dict[str, Any]) -> list[str]:
     """The machine's link graph, drawn, and beside it what its streams wait for; nothing for a machine without a graph."""
     if nodes.graph(result.on) is None:
         return []
-    plots_html = [_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=False) for plot in plots.of_node(result)]
+    plots_html = [plot_place(plot(result), f"{name}-{plot.__name__}", figures, broad=False) for plot in plots.of_node(result)]
     try:
         drawn, caption = nodes.drawing(result.on, result.machine)
     except BadInput as reason:  # too large
@@ -119,16 +124,21 @@ def _node(result: Result, name: str, figures: dict[str, Any]) -> list[str]:
     return ["<h3>Node</h3>", '<div class="plots">', graph, *plots_html, "</div>"]
 
 
-def _plot(figure: Any, name: str, figures: dict[str, Any], *, broad: bool) -> str:
+def plot_place(figure: Any, name: str, figures: dict[str, Any], *, broad: bool) -> str:
+    """A figure of a page with its description; its data go into `figures`."""
+    described = escape(figure.layout.meta["description"])
+    broadly = ' class="broad"' if broad else ""
+    return f"<figure{broadly}>{place_of(figure, name, figures)}<figcaption>{described}</figcaption></figure>"
+
+
+def place_of(figure: Any, name: str, figures: dict[str, Any], *, style: str = "") -> str:
+    """The element that the page's script draws a figure in."""
     import plotly.io
 
     figures[name] = json.loads(plotly.io.to_json(figure, engine="json"))
     described = escape(figure.layout.meta["description"])
-    broadly = ' class="broad"' if broad else ""
-    return (
-        f'<figure{broadly}><div role="img" aria-label="{described}" data-figure="{escape(name)}" '
-        f'style="height:{figure.layout.height}px"></div><figcaption>{described}</figcaption></figure>'
-    )
+    size = ";".join(filter(None, (f"height:{figure.layout.height}px", style)))
+    return f'<div role="img" aria-label="{described}" data-figure="{escape(name)}" style="{size}"></div>'
 
 
 def _table(breakdown: Breakdown, energy: bool) -> str:
@@ -174,7 +184,8 @@ def _assumptions(result: Result) -> str:
     names = ("name", "value", "meaning", "alternatives", "chosen on")
     heads = "".join(f'<th scope="col" class="text">{name}</th>' for name in names)
     caption = "<caption>What is not known for certain, the value that stands in for it, and what else it could be.</caption>"
-    return f'<div class="scroll"><table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    box = '<div class="scroll" tabindex="0" role="region" aria-label="Assumptions">'
+    return f"{box}<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 def _comparison(results: Sequence[Result], figures: dict[str, Any]) -> str:
@@ -190,12 +201,14 @@ def _comparison(results: Sequence[Result], figures: dict[str, Any]) -> str:
     return "\n".join(
         [
             "<h2>Comparison</h2>",
+            *(f"<p>{escape(reason)}.</p>" for reason in lines.slower(results)),
             *(f'<p class="warning">{escape(warning)}</p>' for warning in lines.differences(results)),
-            f'<div class="scroll"><table class="sortable">{caption}<thead><tr>{heads}</tr></thead><tbody>',
+            '<div class="scroll" tabindex="0" role="region" aria-label="Machines">',
+            f'<table class="sortable">{caption}<thead><tr>{heads}</tr></thead><tbody>',
             *rows,
             "</tbody></table></div>",
             '<div class="plots" style="margin-top:1rem">',
-            *(_plot(plot(results), f"machines-{plot.__name__}", figures, broad=False) for plot in plots.side_by_side(results)),
+            *(plot_place(plot(results), f"machines-{plot.__name__}", figures, broad=False) for plot in plots.side_by_side(results)),
             "</div>\n",
         ]
     )
@@ -208,10 +221,30 @@ def _compared(column: tables.Column, result: Result) -> str:
     return f'<th scope="row">{text}</th>' if column.head == "machine" else f'<td class="text">{text}</td>'
 
 
+NUMBER_STYLE, TEXT_STYLE = 'style="text-align:right;padding:2px 10px"', 'style="text-align:left;padding:2px 10px"'
+
+
+def notebook_comparison(results: Sequence[Result]) -> str:
+    """The table of a comparison, with what makes it unfair below it, for Jupyter."""
+    if not results:
+        return "<p>no results</p>"
+    columns, first = tables.compared(results), results[0]
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        styles = [TEXT_STYLE if column.value is None else NUMBER_STYLE for column in columns]
+        return "".join(f"<{tag} {style}>{escape(text)}</{tag}>" for style, text in zip(styles, texts, strict=True))
+
+    rows = "".join(f"<tr>{cells('td', [column.cell(result) for column in columns])}</tr>" for result in results)
+    remarks = [f"why: {reason}" for reason in lines.slower(results)] + [f"warning: {text}" for text in lines.differences(results)]
+    warnings = "".join(f"<p><small>{escape(remark)}</small></p>" for remark in remarks)
+    title = f"{first.workload}, batch {first.batch}: speedup is in samples/s over {first.machine}"
+    head = f"<thead><tr>{cells('th', [column.head for column in columns])}</tr></thead>"
+    return f"<div><p><b>{escape(title)}</b></p><table>{head}<tbody>{rows}</tbody></table>{warnings}</div>"
+
+
 def notebook(result: Result, top: int = 10) -> str:
     """A table small enough to be shown at every mention of a result in Jupyter."""
-    cell = 'style="text-align:right;padding:2px 10px"'
-    label = 'style="text-align:left;padding:2px 10px"'
+    cell, label = NUMBER_STYLE, TEXT_STYLE
     energy = bool(result.columns.energy)
 
     def table(breakdown: Breakdown) -> str:

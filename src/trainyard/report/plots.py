@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainyard.errors import UnknownName
 from trainyard.report import nodes
 from trainyard.report.bars import (
     classes_by_machine,
     energy_by_component,
     energy_by_machine,
     exposed_and_hidden,
+    memory_by_machine,
     time_by_class,
     time_by_layer,
     time_by_machine,
@@ -40,6 +42,40 @@ ALL: tuple[Plot, ...] = (
     timeline,
     memory_over_time,
 )
+
+
+BY_NAME: Mapping[str, Plot] = {
+    "time": time_by_layer,
+    "class": time_by_class,
+    "overlap": exposed_and_hidden,
+    "energy": energy_by_component,
+    "traffic": traffic_by_tensor,
+    "roofline": roofline,
+    "timeline": timeline,
+    "memory": memory_over_time,
+}
+"""What `Result.plot` takes."""
+OF_MACHINES: Mapping[str, Callable[[Sequence[Result]], go.Figure]] = {
+    "time": time_by_machine,
+    "class": classes_by_machine,
+    "energy": energy_by_machine,
+    "memory": memory_by_machine,
+}
+"""What `Comparison.plot` takes."""
+
+
+def plot_of(result: Result, which: str) -> go.Figure:
+    """One result's plot by its short name."""
+    if which not in BY_NAME:
+        raise UnknownName("plot", str(which), BY_NAME)
+    return BY_NAME[which](result)
+
+
+def plot_of_machines(results: Sequence[Result], which: str) -> go.Figure:
+    """A plot of several results by its short name."""
+    if which not in OF_MACHINES:
+        raise UnknownName("plot of a comparison", str(which), OF_MACHINES)
+    return OF_MACHINES[which](results)
 
 
 def of_node(result: Result) -> tuple[Plot, ...]:
@@ -68,8 +104,11 @@ __all__ = [
     "energy_by_machine",
     "exposed_and_hidden",
     "informative",
+    "memory_by_machine",
     "memory_over_time",
     "of_node",
+    "plot_of",
+    "plot_of_machines",
     "roofline",
     "side_by_side",
     "time_by_class",

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
 from trainyard.ir.plan import TaskClass
-from trainyard.report import lines, savings
+from trainyard.report import assumptions, lines, savings
 from trainyard.report.lines import Breakdown, Line
+from trainyard.report.summaries.grid import console_of
 from trainyard.units import show as quantity
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ NARROWEST_LABEL, WIDEST_LABEL = 16, 48
 COLUMNS = ("time", "share", "busy", "energy", "DRAM", "MACs", "bound by")
 LEAST_NEEDED = ("busy", "MACs", "energy", "DRAM", "bound by")
 """Columns that a narrow terminal leaves out, in this order: a number is never cut."""
-PIPED_WIDTH = 120
 NOTHING = "-"
 
 
@@ -31,11 +31,20 @@ def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | N
     """Prints the headline, the step by phase, the `top` groups of `by`, and what all of it rests on."""
     from rich.text import Text
 
-    console = _console(console)
+    console = console_of(console)
     console.print(Text(lines.title(result), "bold"))
+    if result.about:
+        _say(console, result.about, style="dim")
+    for shortage in result.shortages:
+        _say(console, f"warning: {shortage}", style="bold yellow")
     width = max(len(name) for name, _ in lines.facts(result))
     for name, value in lines.facts(result):
-        console.print(Text(f"  {name:<{width}}  ").append(value, "bold"))
+        first, *further = textwrap.wrap(value, max(console.width - width - 4, NARROWEST_LABEL), break_on_hyphens=False)
+        console.print(
+            Text(f"  {name:<{width}}  ").append("\n".join([first, *(f"{'':{width + 4}}{line}" for line in further)]), "bold")
+        )
+    if spans := assumptions.range_text(result):
+        _say(console, spans, indent=2, style="dim")
     axes: list[Axis] = ["phase", by] if by != "phase" else ["phase"]
     breakdowns = [lines.breakdown(result, axis, None if axis == "phase" else top) for axis in axes]
     energy = bool(result.columns.energy)
@@ -55,29 +64,83 @@ def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | N
 
 def compare(results: Sequence[Result], console: Console | None = None) -> None:
     """Prints machines side by side, the first being what the others are measured against."""
-    from rich.table import Table
     from rich.text import Text
 
     if not results:
         raise BadInput("nothing to compare: no results were given")
-    console = _console(console)
+    console = console_of(console)
     first = results[0]
     console.print(Text(f"{first.workload}, batch {first.batch}: speedup is in samples/s over {first.machine}", "bold"))
     columns = compared(results)
     grid = [[column.head for column in columns], *([column.cell(result) for column in columns] for result in results)]
-    width = sum(max(map(len, column)) + 2 for column in zip(*grid, strict=True))
-    if width > console.width:  # too wide with a row for each machine: a column for each
-        grid = [list(column) for column in zip(*grid, strict=True)]
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for number, name in enumerate(grid[0]):
-        table.add_column(Text(name), justify="left" if number == 0 else "right", overflow="fold")
-    for row in grid[1:]:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    by_column = [list(column) for column in zip(*grid, strict=True)]
+    if sum(map(_width, by_column)) <= console.width:
+        _print_grid(console, grid)
+    else:  # too wide with a row for each machine: a column for each, as many beside each other as there is room for
+        for machines in beside_each_other(grid[0], grid[1:], console.width):
+            _print_grid(console, [list(row) for row in zip(grid[0], *machines, strict=True)])
+    for reason in lines.slower(results):
+        _say(console, f"why: {reason}")
     for warning in lines.differences(results):
         _say(console, f"warning: {warning}", style="yellow")
     for result in results:
-        _say(console, f"{result.machine}: {lines.provenance(result)}", style="dim")
+        sentences = (result.about, assumptions.range_text(result), lines.provenance(result))
+        _say(console, f"{result.machine}: {'; '.join(filter(None, sentences))}", style="dim")
+
+
+def _width(cells: Sequence[str]) -> int:
+    """What a column takes, its padding included."""
+    return max(map(len, cells)) + 2
+
+
+def _longest_word(cells: Sequence[str]) -> int:
+    return max(len(word) for cell in cells for word in cell.split())
+
+
+def beside_each_other(heads: Sequence[str], machines: Sequence[Sequence[str]], width: int) -> list[list[Sequence[str]]]:
+    """The machines in groups whose columns fit beside the heads without a broken word; one that is too wide stands alone.
+
+    >>> beside_each_other(["time"], [["1.5 ms"], ["2 ms"], ["3 ms"]], 16)
+    [[['1.5 ms'], ['2 ms']], [['3 ms']]]
+    """
+    room = width - _longest_word(heads) - 2
+    taken, groups = room, list[list[Sequence[str]]]()
+    for machine in machines:
+        if taken + _longest_word(machine) + 2 > room:
+            groups.append([])
+            taken = 0
+        groups[-1].append(machine)
+        taken += _longest_word(machine) + 2
+    return groups
+
+
+def shared_room(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The width of each column: its longest word, and of what is left an equal part up to what its longest cell needs.
+
+    >>> shared_room([["time", "host memory"], ["1.5 ms (1-2)", "2 GB"]], 24)
+    [11, 9]
+    """
+    needed = [_width(column) - 2 for column in columns]
+    widths = [_longest_word(column) for column in columns]
+    left = width - 2 * len(columns) - sum(widths)
+    while left > 0 and widths != needed:
+        for number, need in enumerate(needed):
+            if widths[number] < need and left > 0:
+                widths[number], left = widths[number] + 1, left - 1
+    return widths
+
+
+def _print_grid(console: Console, grid: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    columns = list(zip(*grid, strict=True))
+    for number, (column, width) in enumerate(zip(columns, shared_room(columns, console.width), strict=True)):
+        table.add_column(Text(column[0]), justify="left" if number == 0 else "right", overflow="fold", width=width)
+    for row in grid[1:]:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +164,15 @@ def compared(results: Sequence[Result]) -> list[Column]:
         *_classes(results),
         Column("array busy",     lambda r: lines.array_text(r, first),                lambda r: lines.array_s(r) or 0.0),
         Column("energy",         _energy,                                             lambda r: r.energy_j),
+        Column("energy x delay", _energy_delay,                                       lambda r: r.energy_delay_js),
         Column("DRAM traffic",   lambda r: quantity(lines.dram_bytes(r), "B"),        lines.dram_bytes),
         Column("paged",          lambda r: _some(lines.paged_bytes(r), "B"),          lines.paged_bytes),
         Column("host memory",    lambda r: _some(lines.host_bytes_per_s(r), "B/s"),   lines.host_bytes_per_s),
+        Column("memory",         memory_text,                                             _memory_share),
         Column("peak",           lambda r: quantity(r.peaks.macs_per_s, "MAC/s"),     lambda r: r.peaks.macs_per_s),
         Column("DRAM bandwidth", lambda r: quantity(r.peaks.dram_bytes_per_s, "B/s"), lambda r: r.peaks.dram_bytes_per_s),
         Column("technology",     lambda r: r.peaks.technology or "not said"),
+        Column("area",           lambda r: _some(r.area_m2 or 0.0, "m2"),             lambda r: r.area_m2 or 0.0),
         Column("bound by",       lines.bound_by),
     ]
     # fmt: on
@@ -135,6 +201,19 @@ def _exposed(name: str) -> Column:
 
 def _energy(result: Result) -> str:
     return quantity(result.energy_j, "J") if result.columns.energy else "not modelled"
+
+
+def _energy_delay(result: Result) -> str:
+    return quantity(result.energy_delay_js, "J s") if result.columns.energy else NOTHING
+
+
+def memory_text(result: Result) -> str:
+    pool = lines.fullest(result)
+    return NOTHING if pool is None else lines.held_text(pool)
+
+
+def _memory_share(result: Result) -> float:
+    return result.memory_share or 0.0
 
 
 def _some(amount: float, unit: str) -> str:
@@ -205,14 +284,15 @@ def _closing(result: Result, console: Console) -> None:
 
     if result.assumptions:
         console.print(Text("assumptions", "bold"))
-    used = [assumption for assumption in result.assumptions if not assumption.unused]
-    for assumption in used:
-        _say(console, lines.assumption_text(assumption), indent=2)
-    if len(used) < len(result.assumptions):
-        _say(console, f"{len(result.assumptions) - len(used)} more change nothing in this step", indent=2, style="dim")
-    if result.notes:
+    shown, others = assumptions.that_matter(result)
+    for assumption in shown:
+        _say(console, assumptions.short_text(assumption), indent=2)
+    if others:
+        _say(console, f"not shown: {others}; trainyard whatif weighs each", indent=2, style="dim")
+    notes = [note for note in result.notes if note not in result.shortages]  # those stand in front
+    if notes:
         console.print(Text("notes", "bold"))
-    for note in result.notes:
+    for note in notes:
         _say(console, note, indent=2)
     _say(console, lines.provenance(result), style="dim")
 
@@ -224,12 +304,3 @@ def _say(console: Console, sentence: str, *, indent: int = 0, style: str = "") -
     deeper = " " * (indent + 2)
     text = textwrap.fill(sentence, console.width, initial_indent=" " * indent, subsequent_indent=deeper, break_on_hyphens=False)
     console.print(Text(text, style))
-
-
-def _console(console: Console | None) -> Console:
-    if console is not None:
-        return console
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPED_WIDTH)  # a file has no width; 80 would cut names

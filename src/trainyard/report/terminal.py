@@ -6,6 +6,7 @@ import codecs
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "worth": 7, "together": 8, "interaction": 11}
 """Columns that are never broken over lines."""
-MOMENT_S = 1.0
+NARROWEST_COMMENT = 24
+MOMENT_S = 0.3
 """What is done sooner needs no bar."""
 NUMBERS = ("paper", "ours", "ratio", "before", "after", "worth", "together", "interaction")
 TOP = 25
@@ -63,7 +65,61 @@ def write_json(value: Any, path: str) -> None:
 
 
 def say(message: str) -> None:
+    """One line on stderr; a terminal gets it broken between words."""
+    if sys.stderr.isatty():
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        message = textwrap.fill(message, width or 80, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
     print(message, file=sys.stderr)
+
+
+def write_text_lines(text: str) -> None:
+    """Text on stdout; lines that a terminal is too narrow for go on between words, two signs deeper than they begin."""
+    if sys.stdout.isatty():
+        width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        text = "\n".join(part for line in text.split("\n") for part in folded_line(line, width))
+    print(text)
+
+
+def folded_line(line: str, width: int) -> list[str]:
+    """A line in parts of at most `width` signs, unless a word has more.
+
+    >>> folded_line("  three of its tasks are of this layer", 24)
+    ['  three of its tasks are', '    of this layer']
+    """
+    if len(line) <= width:
+        return [line]
+    deeper = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, width, subsequent_indent=deeper, break_on_hyphens=False, break_long_words=False)
+
+
+def with_folded_comments(text: str) -> str:
+    """A TOML file whose comments go on in further lines of a terminal, below each other; unchanged elsewhere.
+
+    It is the same file: a line that begins with a # is a comment.
+    """
+    if not sys.stdout.isatty():
+        return text
+    width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    return "".join(f"{part}\n" for line in text.splitlines() for part in folded_comment(line, width))
+
+
+def folded_comment(line: str, width: int) -> list[str]:
+    """The lines of a setting and its comment, none wider than `width` where words allow it.
+
+    >>> folded_comment("rows = 128    # Table 3 of the paper and its text", 40)
+    ['rows = 128    # Table 3 of the paper and', '              # its text']
+    """
+    setting, mark, comment = line.partition("  # ")
+    indent = len(setting) + 2
+    if line.startswith("# "):
+        return textwrap.wrap(line, width, subsequent_indent="# ", break_on_hyphens=False)
+    if not mark or len(line) <= width:
+        return [line]
+    if width - indent < NARROWEST_COMMENT:  # below the setting
+        return [setting.rstrip(), *textwrap.wrap(comment, width, initial_indent="  # ", subsequent_indent="  # ")]
+    further = f"{'':{indent}}# "
+    first, *others = textwrap.wrap(comment, width, initial_indent=further, subsequent_indent=further, break_on_hyphens=False)
+    return [f"{setting}{first[len(setting) :]}", *others]
 
 
 @contextmanager
@@ -71,54 +127,88 @@ def progress(what: str = "", *, at_once: bool = False) -> Iterator[ProgressCallb
     """A bar with an estimate on a terminal's stderr, of what takes longer than a moment; silence elsewhere.
 
     It names the loops that are being compiled, which takes most of the time of a first run (`trainyard warm-up`), and how far a
-    search of mappings has come.
+    loop inside has come, such as a search of mappings.
     """
     if not sys.stderr.isatty():
         yield no_progress
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from trainyard.kernels.compilation import observed
 
-    columns = (TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"), BarColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=1)
+    bar = Bar(what)
     starter = Timer(0.0 if at_once else MOMENT_S, bar.start)
     starter.daemon = True
     starter.start()
-    described = what
-
-    def show(done: int, total: int, message: str = "", /) -> None:
-        nonlocal described
-        described = f"{what} {message}".strip()
-        bar.update(task, completed=done, total=total, description=described)
-
-    def compiling(loop: str) -> None:
-        bar.update(task, description=f"{described} (compiling {loop}, once)".strip())
-
-    def searching(done: int, total: int, message: str = "", /) -> None:
-        bar.update(task, description=f"{described} (search of {message}: {done} of {total})".strip())
-
-    from trainyard.kernels.compilation import observed
-
     try:
-        with observed(compiling), listening(searching):
-            yield show
+        with observed(bar.compile_begins, bar.compile_ends), listening(bar.inside):
+            yield bar.show
     finally:
         starter.cancel()
         starter.join()
-        if bar.live.is_started:
-            bar.stop()
+        bar.stop()
 
 
 @contextmanager
 def status(message: str) -> Iterator[None]:
-    if not sys.stderr.isatty():
+    """A bar for work that cannot be counted from outside."""
+    with progress(message):
         yield
-        return
-    from rich.console import Console
 
-    with Console(stderr=True).status(message):
-        yield
+
+class Bar:
+    """One line: what is under way, a bar, the time so far and the time left. It moves to and fro while nothing is known."""
+
+    def __init__(self, what: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.table import Column
+
+        self._what, self._described, self._done, self._total = what, what, 0, 0
+        self._compiling: list[str] = []
+        self._compiled = 0
+        text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis"))
+        times = [kind(table_column=Column(width=7, no_wrap=True)) for kind in (TimeElapsedColumn, TimeRemainingColumn)]
+        track = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8))
+        self._progress = Progress(text, track, *times, console=Console(stderr=True), transient=True, expand=True)
+        self._task = self._progress.add_task(what, total=None)
+
+    def start(self) -> None:
+        self._progress.start()
+
+    def stop(self) -> None:
+        if self._progress.live.is_started:
+            self._progress.stop()
+
+    def show(self, done: int, total: int, message: str = "", /) -> None:
+        """So many of so many are done."""
+        count = f"{done}/{total}" if total > 1 else ""
+        self._described = " ".join(filter(None, (count, self._what, message)))
+        self._done, self._total = done, total
+        self._update(done, total if total > 1 else None, self._described)
+
+    def inside(self, done: int, total: int, message: str = "", /) -> None:
+        """How far the piece of work that is under way has come; a total of 0 is unknown."""
+        if total:
+            self._update(self._done + done / total, max(self._total, 1), f"{self._described} ({message}: {done} of {total})")
+        else:
+            self._update(self._done, self._total if self._total > 1 else None, f"{self._described} ({done:,} {message})")
+
+    def compile_begins(self, loop: str) -> None:
+        self._compiling.append(loop)
+        self._compiled += 1
+        self._name_loop()
+
+    def compile_ends(self, loop: str) -> None:
+        if loop in self._compiling:
+            self._compiling.remove(loop)
+        self._name_loop()
+
+    def _name_loop(self) -> None:
+        known = f" (first run: compiling loop {self._compiled}, {self._compiling[-1]})" if self._compiling else ""
+        self._progress.update(self._task, description=f"{self._described}{known}".strip())
+
+    def _update(self, done: float, total: int | None, description: str) -> None:
+        self._progress.tasks[0].total = total  # `update` takes None for no change
+        self._progress.update(self._task, completed=done, description=description.strip())
 
 
 def table_of(*columns: str) -> Table:

@@ -61,7 +61,7 @@ def draw(topology: Topology, rings: Sequence[Ring] = ()) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{_n(low_x)} {_n(low_y)} {_n(width)} {_n(height)}" '
         f'width="{_n(width)}" height="{_n(height)}" role="img" font-family="system-ui, sans-serif">',
         f"<title>{title}</title>",
-        f'<rect x="{_n(low_x)}" y="{_n(low_y)}" width="{_n(width)}" height="{_n(height)}" fill="#FFFFFF"/>',
+        f'<rect class="paper" x="{_n(low_x)}" y="{_n(low_y)}" width="{_n(width)}" height="{_n(height)}" fill="#FFFFFF"/>',
         *_wires(topology, points, of_wire),
         *(_place(place, points[place.name]) for place in topology.places),
         f'<g class="legend" font-size="12" fill="#222222" transform="translate({_n(low_x + 14)} {_n(high_y + LINE)})">',

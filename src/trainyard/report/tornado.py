@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -12,7 +11,7 @@ from trainyard._version import VERSION
 from trainyard.files import write_text
 from trainyard.report.colours import CLASSES, NEUTRAL, empty, plain, styled
 from trainyard.report.lines import changed_text, value_text
-from trainyard.report.page import framed
+from trainyard.report.page import framed, plot_place
 from trainyard.units import show, unit_of_field
 
 if TYPE_CHECKING:
@@ -102,15 +101,11 @@ def _hover_text(effect: ChangeEffect, metric: str) -> str:
 
 def write(sensitivity: SensitivityResult, path: str | os.PathLike[str]) -> None:
     """One page: the tornado, all effects, all pairs."""
-    import plotly.io
-
     figure = tornado(sensitivity, sensitivity.title, sensitivity.metric)
-    described = escape(figure.layout.meta["description"])
-    drawn: dict[str, Any] = {"tornado": json.loads(plotly.io.to_json(figure, engine="json"))}
+    drawn: dict[str, Any] = {}
     body = "\n".join(
         (
-            f'<figure class="broad"><div role="img" aria-label="{described}" data-figure="tornado" '
-            f'style="height:{figure.layout.height}px"></div><figcaption>{described}</figcaption></figure>',
+            plot_place(figure, "tornado", drawn, broad=True),
             "<h2>One at a time</h2>",
             *_table(("change", "kind", "value", "alternative", "before", "after", "worth", "meaning"), _effect_rows(sensitivity)),
             *(["<h2>Two at a time</h2>"] if sensitivity.pairs else []),
@@ -141,7 +136,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     listed = list(rows)
     if not listed:
         return
-    yield '<div class="scroll"><table class="sortable"><thead><tr>'
+    yield '<div class="scroll" tabindex="0" role="region" aria-label="Table of changes"><table class="sortable"><thead><tr>'
     yield "".join(f'<th scope="col" class="text"><button type="button">{escape(head)}</button></th>' for head in heads)
     yield "</tr></thead><tbody>"
     yield from (f"<tr>{''.join(map(_cell, row))}</tr>" for row in listed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trainyard.errors import BadInput
+from trainyard.errors import UnknownName
 from trainyard.ir.booking import Booking, BookingColumns
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Rows:
 
     def axis(self, name: str) -> tuple[str, ...]:
         if name not in AXES:
-            raise BadInput(f"cannot group by {name!r} (known: {', '.join(AXES)})")
+            raise UnknownName("axis to group by", name, AXES)
         return getattr(self, name)  # type: ignore[no-any-return]  # one of the six fields above
 
 

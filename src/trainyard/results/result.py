@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -17,28 +16,34 @@ import numpy as np
 
 from trainyard._version import VERSION
 from trainyard.engine.timeline import Timeline
-from trainyard.errors import BadInput, TrainyardError
-from trainyard.ir.assumptions import Assumption, trials
+from trainyard.errors import BadInput, nearest_name
+from trainyard.ir.assumptions import Assumption
 from trainyard.progress import ProgressCallback, no_progress
+from trainyard.results import memory
 from trainyard.results.booking import AXES, IDLE, Axis, Columns, Rows, grouped
+from trainyard.results.tables import NamedTable
 
 if TYPE_CHECKING:
     import os
 
     import numpy.typing as npt
     import pandas as pd
+    import plotly.graph_objects as go
 
     from trainyard.ir import Device, System
     from trainyard.results.loop_nests import LoopNest
     from trainyard.results.savings import Saving
+    from trainyard.results.training import TrainingCost
 
 __all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows"]
 PICOSECOND = 1e-12
 DEFERRED = frozenset(
-    {"machine", "rows", "columns", "peaks", "peak_memory_bytes", "assumptions", "notes", "config", "timeline", "entries"}
+    "machine about rows columns peaks peak_memory_bytes memory_capacity_bytes assumptions notes config timeline entries".split()
 )
 """Fields of a result that may be computed when they are first read."""
-NO_SINGLE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None}  # fields of a sum or a multiple
+STATIC = "static"
+"""How the names of components end that draw power at rest: `static`, `fabric static`."""
+NO_SINGLE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None, "range_by": {}}  # fields of a sum or a multiple
 
 
 class Cost(NamedTuple):
@@ -103,10 +108,13 @@ class Result:
     cycles: int | None = None
     array_cycles: int | None = None  # of `cycles`, those in which the array multiplies
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    memory_capacity_bytes: Mapping[str, int] = field(default_factory=dict)  # of the pools that state one
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
     notes: tuple[str, ...] = field(default_factory=tuple)
     config: Mapping[str, Any] = field(default_factory=dict)
     range_s: tuple[float, float] | None = None
+    range_by: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of each assumption that `range_s` spans, by path
+    about: str = field(default_factory=str)  # one line about a machine that has a name
     seed: int | None = None
     version: str = VERSION
     timeline: Timeline | None = field(default_factory=type(None), repr=False, compare=False)
@@ -119,14 +127,16 @@ class Result:
     def deferred(cls, source: DeferredFields, time_ps: int, **known: Any) -> Result:
         """A result whose DEFERRED fields come from `source` when they are first read; all others are known."""
         result = cls.__new__(cls)
-        vars(result).update(known, time_ps=time_ps, _source=source)
+        vars(result).update(range_by={}, **known, time_ps=time_ps, _source=source)
         return result
 
     def __getattr__(self, name: str) -> Any:
         """A field that was not read before."""
         source: DeferredFields | None = vars(self).get("_source")
         if source is None or name not in DEFERRED:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            nearest = None if name.startswith("_") else nearest_name(name, (key for key in dir(type(self)) if key[0] != "_"))
+            offer = f": did you mean {nearest!r}?" if nearest else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{offer}")
         vars(self).update(source.fields(name))
         return vars(self)[name]
 
@@ -155,16 +165,79 @@ class Result:
         source: DeferredFields | None = vars(self).get("_source")
         total = source.energy_by_component() if source is not None and "columns" not in vars(self) else None
         if total is not None:
-            return {name: joules / self.steps for name, joules in total.items()}
-        return {name: float(joules.sum()) / self.steps for name, joules in self.columns.energy.items()}
+            return NamedTable("component", {name: joules / self.steps for name, joules in total.items()})
+        energy = self.columns.energy
+        return NamedTable("component", {name: float(joules.sum()) / self.steps for name, joules in energy.items()})
 
     @property
     def energy_j(self) -> float:
         return sum(self.energy_by_component.values())
 
     @property
+    def power_w(self) -> float:
+        """Mean power over the step: `energy_j` over `time_s`."""
+        return self.energy_j / self.time_s
+
+    @property
+    def energy_per_sample_j(self) -> float:
+        return self.energy_j * self.steps / self.samples
+
+    @property
+    def energy_delay_js(self) -> float:
+        """Energy-delay product of one step."""
+        return self.energy_j * self.time_s
+
+    @cached_property
+    def area_by_component(self) -> dict[str, float]:
+        """Square metres of each component, over all devices; empty where the machine states none."""
+        from trainyard.results.chip import area_by_component
+
+        return NamedTable("component", area_by_component(self.on, self.peaks.devices) or {})
+
+    @property
+    def area_m2(self) -> float | None:
+        return sum(self.area_by_component.values()) if self.area_by_component else None
+
+    @property
+    def samples_per_s_m2(self) -> float | None:
+        """Throughput of a square metre."""
+        return self.samples_per_s / self.area_m2 if self.area_m2 else None
+
+    @property
+    def leaked_j(self) -> float | None:
+        """What the machine leaks in a step beside `energy_j`; None where it states no leakage."""
+        from trainyard.results.chip import leakage_w
+
+        watts = leakage_w(self.on, self.peaks.devices)
+        return None if watts is None else watts * self.time_s
+
+    @property
+    def static_energy_j(self) -> float | None:
+        """Energy of a step that is spent whatever is computed: what leaks, and the static components that `energy_j` has."""
+        counted = [joules for name, joules in self.energy_by_component.items() if name.endswith(STATIC)]
+        return sum(counted) + (self.leaked_j or 0.0) if counted or self.leaked_j is not None else None
+
+    @property
+    def total_energy_j(self) -> float | None:
+        """`energy_j` with what leaks beside it; None where neither is known to be complete."""
+        if self.leaked_j is not None:
+            return self.energy_j + self.leaked_j
+        return self.energy_j if any(name.endswith(STATIC) for name in self.energy_by_component) else None
+
+    @property
     def macs(self) -> int:
         return int(self.columns.macs.sum()) // self.steps
+
+    @property
+    def memory_share(self) -> float | None:
+        """The largest share of its capacity that a memory held: above 1 the step does not fit. None where none is stated."""
+        capacities = self.memory_capacity_bytes
+        return max((self.peak_memory_bytes.get(pool, 0) / capacities[pool] for pool in capacities), default=None)
+
+    @property
+    def shortages(self) -> tuple[str, ...]:
+        """A sentence for each memory that the step does not fit."""
+        return tuple(memory.shortages(self.peak_memory_bytes, self.memory_capacity_bytes))
 
     @cached_property
     def _levels(self) -> dict[str, npt.NDArray[Any]]:
@@ -173,7 +246,7 @@ class Result:
     @property
     def traffic_bytes(self) -> dict[str, int]:
         """Bytes by level."""
-        return {level: int(count.sum()) // self.steps for level, count in self._levels.items()}
+        return NamedTable("level", {level: int(count.sum()) // self.steps for level, count in self._levels.items()})
 
     @property
     def traffic(self) -> dict[tuple[str, str, str], int]:
@@ -182,16 +255,16 @@ class Result:
 
     @property
     def by_phase(self) -> dict[str, Cost]:
-        return {key[0]: cost for key, cost in self.group("phase").items()}
+        return NamedTable("phase", {key[0]: cost for key, cost in self.group("phase").items()})
 
     @property
     def by_layer(self) -> dict[str, Cost]:
-        return {key[0]: cost for key, cost in self.group("layer").items()}
+        return NamedTable("layer", {key[0]: cost for key, cost in self.group("layer").items()})
 
     @property
     def by_class(self) -> dict[str, Cost]:
         """Compute, synchronisation, copy, idle."""
-        return {key[0]: cost for key, cost in self.group("kind").items()}
+        return NamedTable("class", {key[0]: cost for key, cost in self.group("kind").items()})
 
     @cached_property
     def mapping(self) -> tuple[LoopNest, ...]:
@@ -259,10 +332,12 @@ class Result:
             cycles=None if self.cycles is None or other.cycles is None else self.cycles + other.cycles,
             array_cycles=None if None in arrays else sum(arrays),  # type: ignore[arg-type]  # both are numbers
             peak_memory_bytes={p: max(self.peak_memory_bytes.get(p, 0), other.peak_memory_bytes.get(p, 0)) for p in pools},
+            memory_capacity_bytes={**self.memory_capacity_bytes, **other.memory_capacity_bytes},
             assumptions=tuple(dict.fromkeys([*self.assumptions, *other.assumptions])),
             notes=tuple(dict.fromkeys([*self.notes, *other.notes])),
             config=self.config if self.config == other.config else {"sum": [*_machines(self.config), *_machines(other.config)]},
             range_s=None,
+            about=self.about if self.machine == other.machine else "",
             on=self.on if self.config == other.config else None,
             **NO_SINGLE_RUN,
         )
@@ -307,25 +382,28 @@ class Result:
 
     def ranged(self, on_progress: ProgressCallback = no_progress) -> Result:
         """The result with the range of its time over the open assumptions, each alternative alone."""
-        if self.range_s is not None or self.rerun is None:
-            return self
-        times, alternatives = [self.time_s], trials(self.assumptions, "time_s")
-        for done, (path, alternative) in enumerate(alternatives):
-            on_progress(done, len(alternatives))
-            with suppress(TrainyardError):  # an alternative that this machine refuses does not widen the range
-                times.append(self.rerun({path: alternative}).time_s)
-        return replace(self, range_s=(min(times), max(times)))
+        from trainyard.results.ranges import with_range
+
+        return with_range(self, on_progress)
+
+    def training(self, samples: int, epochs: int = 1) -> TrainingCost:
+        """Time, steps and energy of a training run: `epochs` over a data set of `samples`, every step at this result's cost."""
+        from trainyard.results.training import training_cost
+
+        return training_cost(self, samples, epochs)
 
     def as_dict(self, *, mapping: bool = True) -> dict[str, Any]:
         """The stable JSON object; every key is documented in docs/json.md. The loop nests of `mapping` can be left out."""
         return {
             "workload": self.workload,
             "machine": self.machine,
+            "about": self.about,
             "batch": self.batch,
             "samples": self.samples,
             "steps": self.steps,
             "time_s": self.time_s,
             "time_range_s": self.range_s,
+            "time_range_by": {path: list(ends) for path, ends in self.range_by.items()},
             "samples_per_s": self.samples_per_s,
             "cycles": self.cycles,
             "array_cycles": self.array_cycles,
@@ -333,9 +411,17 @@ class Result:
             "macs": self.macs,
             "energy_j": self.energy_j,
             "energy_by_component_j": self.energy_by_component,
+            "power_w": self.power_w,
+            "energy_per_sample_j": self.energy_per_sample_j,
+            "energy_delay_js": self.energy_delay_js,
+            "static_energy_j": self.static_energy_j,
+            "total_energy_j": self.total_energy_j,
+            "area_m2": self.area_m2,
+            "area_by_component_m2": self.area_by_component,
             "traffic_bytes": self.traffic_bytes,
             "traffic_by_tensor_bytes": {"/".join(key): count for key, count in self.traffic.items()},
             "peak_memory_bytes": dict(self.peak_memory_bytes),
+            "memory_capacity_bytes": dict(self.memory_capacity_bytes),
             "by_class": {name: cost.as_dict() for name, cost in self.by_class.items()},
             "by_phase": {name: cost.as_dict() for name, cost in self.by_phase.items()},
             "by_layer": {name: cost.as_dict() for name, cost in self.by_layer.items()},
@@ -391,6 +477,12 @@ class Result:
         from trainyard.report import frames
 
         return frames.frame(self)
+
+    def plot(self, which: str = "time") -> go.Figure:
+        """A plotly figure of `which`: time, class, overlap, energy, traffic, roofline, timeline or memory."""
+        from trainyard.report import plots
+
+        return plots.plot_of(self, which)
 
     def _repr_html_(self) -> str:
         from trainyard.report import page

@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 PLOTLY = "plotly.min.js"
+SHARED = ("fitting.js", "shared.css")
+"""Files that reports have too, in `report/`."""
 # fmt: off
 TYPES = {
     "html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8",
@@ -63,6 +65,7 @@ class Assets:
     def __init__(self) -> None:
         folder = files("trainyard.web").joinpath("static")
         raw = {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()} if folder.is_dir() else {}
+        raw |= {name: files("trainyard.report").joinpath(name).read_bytes() for name in SHARED}
         self.files = {name: Asset.of(name, content) for name, content in raw.items()}
         if "index.html" in raw:
             self.files["index.html"] = Asset.of("index.html", versioned(raw["index.html"], self.files))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import shutil
 import tomllib
 import zlib
@@ -23,6 +24,10 @@ PARQUET = b"PAR1"
 GZIP = b"\x1f\x8b"
 ONNX_FIRST = b"\x08"
 """The tag of a model's first field, ir_version: field 1, a varint."""
+PYTHON = re.compile(r"^(?:import \w|from [\w.]+ import |def \w+\(|class \w+[(:])", re.MULTILINE)
+"""A line of a program."""
+PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+"""How an archive of torch.save and a pickle begin."""
 LENGTH_BYTES = 8
 """Of safetensors: the length of a JSON header that follows it."""
 
@@ -32,6 +37,7 @@ def recognised(path: str, target: str, name: str, unpacked_bytes: int) -> dict[s
     stored = Path(target)
     try:
         content = unpacked(Path(path).read_bytes(), unpacked_bytes)
+        _refuse_program(content, name)
         kind, ending = kind_of(content)
         if kind == "machine":
             _require_harmless(content.decode(), ending)
@@ -45,6 +51,22 @@ def recognised(path: str, target: str, name: str, unpacked_bytes: int) -> dict[s
         remove(stored)
         raise
     return {"kind": kind, "about": about, "path": str(stored), "bytes": len(content)}
+
+
+def _refuse_program(content: bytes, name: str) -> None:
+    """A program or a pickle would have to be run: the owner runs it and uploads the step that it makes."""
+    text = _text(content) or ""
+    if name.lower().endswith(".py") or PYTHON.search(text):
+        function = found[1] if (found := re.search(r"^def (\w+)\(", text, re.MULTILINE)) else "build"
+        raise BadInput(
+            f"{name} is a program, and the page runs none. Write its step to a file and upload that: "
+            f"trainyard export {name}:{function} --to step -o step.json"
+        )
+    if content.startswith(PICKLES):
+        raise BadInput(
+            f"{name} is a pickle or an archive such as torch.save writes, and the page opens none. Write its step to a file "
+            "and upload that: trainyard export my.py:build --to step -o step.json"
+        )
 
 
 def _keep(path: Path, kind: Kind, content: bytes) -> None:

@@ -37,10 +37,11 @@ Uploads = Mapping[str, Mapping[str, str]]
 def listed(folder: str, uploads: Uploads) -> list[dict[str, Any]]:
     stores = []
     for name, path in _places(folder, uploads).items():
-        row = {"name": name, "points": 0, "failed": 0, "about": "", "error": ""}
+        row = {"name": name, "points": 0, "planned": 0, "failed": 0, "about": "", "error": ""}
         try:
             store = _opened(path)
             row["points"], row["failed"] = len(store), sum(record.failed for record in store.records())
+            row["planned"] = _planned(store)
             row["about"] = uploads[name]["name"] if name in uploads else str(store.manifest.get("name") or "")
         except TrainyardError as error:
             row["error"] = str(error).replace(str(path), name)
@@ -53,6 +54,7 @@ def listed(folder: str, uploads: Uploads) -> list[dict[str, Any]]:
 def opened(folder: str, uploads: Uploads, name: str, offset: int, limit: int) -> dict[str, Any]:
     """Rows of a store from `offset` on, and its Pareto front over all rows."""
     from trainyard.sweep.pareto import front
+    from trainyard.sweep.records import ranked
 
     places = _places(folder, uploads)
     if name not in places:
@@ -74,16 +76,23 @@ def opened(folder: str, uploads: Uploads, name: str, offset: int, limit: int) ->
     return {
         "name": name,
         "points": len(records),
+        "planned": _planned(store),
         "offset": offset,
         "axes": [path for path, seen in values.items() if len(seen) > 1],
         "metrics": metrics,
         "objectives": objectives,
         "rows": [record.as_dict() for record in shown],
         "closed": _closed(shown),
-        "front": front(records, objectives) if objectives else [],
+        "front": front(ranked(records, any_memory=study.get("any_memory") is True), objectives) if objectives else [],
         "study": study,
         "notes": [note.replace(str(places[name]), name) for note in store.notes],
     }
+
+
+def _planned(store: Store) -> int:
+    """How many points the study has; 0 where the store does not say, as that of a search."""
+    points = store.manifest.get("points")
+    return points if isinstance(points, int) and not isinstance(points, bool) and points > 0 else 0
 
 
 def _closed(records: Sequence[Record]) -> dict[str, str]:

@@ -261,16 +261,17 @@ def papers(on_progress: ProgressCallback) -> list[dict[str, Any]]:
 
 
 def ledger_of(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:
-    """The cached ledger of a paper; only what the paper prints where an experiment would have to run."""
-    from trainyard.papers import experiment_cache
+    """The ledger of a paper that this program has computed on this computer, else the one that came with it."""
+    from trainyard.papers import experiment_cache, shipped
 
     rows, complete = _rows(paper)
-    drawn = (experiment_cache.figures(paper) if complete else None) or {}
+    drawn = (experiment_cache.figures(paper) if complete else None) or shipped.figures(paper)
     return {
         "kind": "paper",
         "name": paper,
         "title": views.paper_title(paper),
         "complete": complete,
+        "shipped": "" if complete else shipped.sentence(),
         "outdated": "" if complete else experiment_cache.outdated(paper),
         "key": _paper_key(paper),
         **views.ledger_of(rows, drawn),
@@ -278,24 +279,11 @@ def ledger_of(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:
 
 
 def _rows(paper: str) -> tuple[list[Row], bool]:
-    from trainyard.papers import experiment_cache, ledger
+    """The rows of a ledger, and whether this state of the program has computed them on this computer."""
+    from trainyard.papers import experiment_cache, shipped
 
-    claims = ledger.select(paper)
     rows = experiment_cache.rows(paper)
-    if rows is not None:
-        return rows, True
-    return [
-        ledger.Row(
-            id=claim.id,
-            paper=claim.value,
-            ours=None,
-            ratio=None,
-            verdict="context" if claim.use == "context" else "not yet",
-            note=claim.conflict,
-            claim=claim,
-        )
-        for claim in claims
-    ], False
+    return (shipped.rows(paper), False) if rows is None else (rows, True)
 
 
 def upload(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ FIGURES = {
 GROUPS = {
     "machines.presets.sigma": "SIGMA and its rivals", "machines.presets.tensordash": "TensorDash", "machines.presets.igo": "IGO",
     "machines.presets.mcdla": "MC-DLA", "machines.presets.direct": "DIRECT", "devices.dpu.presets": "One DPU",
-    "machines.presets.gpus": "GPUs",
+    "machines.presets.gpus": "GPUs", "machines.presets.chips": "Training chips",
 }
 NAMED = {
     ("Accelerator", "order"): "trainyard.devices.accelerator.ordered:ORDER_NAMES", ("Accelerator",
@@ -154,7 +154,7 @@ def figure(drawn: Any) -> dict[str, Any]:
 
 def result(run_result: Result, key: str) -> dict[str, Any]:
     """The object of `--json`, its figures, and what stands above them."""
-    from trainyard.report import lines, plots
+    from trainyard.report import lines, plots, tables
 
     drawn = [*plots.informative(run_result), *plots.of_node(run_result)]
     return {
@@ -165,6 +165,10 @@ def result(run_result: Result, key: str) -> dict[str, Any]:
         "headline": run_result.headline,
         "facts": [{"name": name, "text": text} for name, text in lines.facts(run_result)],
         "bound": lines.bound_by(run_result),
+        "memory": tables.memory_text(run_result),
+        "memory_share": run_result.memory_share,
+        "shortages": list(run_result.shortages),
+        "conditions": lines.conditions(run_result),
         "provenance": lines.provenance(run_result),
         "node": _node(run_result),
         "figures": {FIGURES[plot.__name__]: figure(plot(run_result)) for plot in drawn},

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from trainyard.papers.figures import Figures
 
 COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["loss"], PHASES["update"], *SPARE)
-DARK = "#2F4F4F"  # an eleventh
+MANY = (*COLOURS, "#2F4F4F", "#A0522D")
+"""For figures of up to twelve series."""
 COLOUR_OF = {
     "PIM-Opt": COLOURS[1],
     "PIM-Opt, rank-parallel": COLOURS[5],
@@ -96,7 +97,7 @@ def figure_3() -> go.Figure:
             name = f"{workload.name}, {transfers.replace('_', '-')}"
             for kind, of in (("Shapley", contributions.shapley), ("in order", contributions.in_order)):
                 shares = of(seconds)
-                bars.append(Series(name=f"{name}: {kind}", values=dict(shares), colour=COLOURS[number]))
+                bars.append(Series(name=f"{name}: {kind}", values=dict(shares), colour=MANY[number]))
                 number += 1
     bars.append(paper(dict(zip(contributions.PARTS, stated("contribution"), strict=True))))
     figure = chart(
@@ -113,7 +114,7 @@ def table_2() -> go.Figure:
     charts = {}
     joules_of = [table.epoch_joules(name, workload) for workload in WORKLOADS for name in table.PIM]
     names = dict.fromkeys(part for joules in joules_of for part, value in joules.items() if value > 0)
-    colours = dict(zip(names, cycle((*COLOURS, DARK)), strict=False))
+    colours = dict(zip(names, cycle(MANY), strict=False))
     for workload in WORKLOADS:
         parts = {name: table.epoch_joules(name, workload) for name in table.PIM}
         stacks = [

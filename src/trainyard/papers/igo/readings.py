@@ -290,8 +290,8 @@ def walked_alone(
     pair: Pair, tile: Size, order: Order, policy: Policy, partition: Partition | None, room: float, tables: Tables
 ) -> Walked:
     """The same on one core, faster, for the two policies that are searched."""
-    from trainyard.kernels.mapping import gradient_walk as kernel
-    from trainyard.kernels.mapping.gradient_order import ALONE
+    from trainyard.kernels.mapping.gradient_order import walk as kernel
+    from trainyard.kernels.mapping.gradient_order.scratchpad import ALONE
 
     if policy not in ("lru", "window"):
         return walked_in_general(pair, tile, order, policy, partition, room, tables)
@@ -305,7 +305,7 @@ def walked_alone(
 
 def timings(walked: Walked, count: int, policy: Policy, supply: Supply, speeds: Sequence[float]) -> Real:
     """Cycles by timing and bandwidth of `count` equal products."""
-    from trainyard.kernels.mapping import gradient_timings as kernel
+    from trainyard.kernels.mapping.gradient_order import timings as kernel
 
     rates = np.array([supply.bytes_per_cycle * share for share in speeds])
     reads = float(walked.moved[:, [READ, BACK]].sum())

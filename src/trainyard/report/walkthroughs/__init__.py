@@ -1,1 +1,1 @@
-"""Mechanisms drawn on small examples: `sigma`, `tensordash`, `igo`, on a `canvas` of cells and lines."""
+"""Mechanisms drawn on small examples: `sigma`, `tensordash`, `igo`, on a `canvas` of cells and lines; `page` writes one as HTML."""

@@ -18,9 +18,12 @@ DARK_ON = (CLASSES["synchronisation"], PHASES["loss"], PHASES["update"])
 """Colours that carry dark letters."""
 GREY = "#8a8a8a"
 WAITS = "rgba(128,128,128,0.30)"
-CELL_PIXELS = 30
+CELL_PIXELS, SMALLEST_CELL_PIXELS, LARGEST_CELL_PIXELS = 30, 28, 42
+"""At the first, texts have their stated size."""
 WIDEST = 41.0
-"""Places across the sheet, 1230 pixels: what is wider goes below."""
+"""Places across the sheet: what is wider goes below."""
+PAGE_PIXELS = 1216
+"""Of a sheet as wide as a page: fewer places are larger ones."""
 LEGEND_SIZE = 12
 
 
@@ -29,7 +32,7 @@ class Sheet:
     """What is to be drawn, in units of one place of a buffer; y grows downwards."""
 
     shapes: list[dict[str, object]] = field(default_factory=list)
-    texts: list[tuple[float, float, str, str, int]] = field(default_factory=list)
+    texts: list[tuple[float, float, str, str | None, int]] = field(default_factory=list)
     hovers: list[tuple[float, float, str]] = field(default_factory=list)
 
     def cell(self, x: float, y: float, fill: str | None, text: str = "", hover: str = "", *, round_cell: bool = False) -> None:
@@ -46,7 +49,8 @@ class Sheet:
         if hover:
             self.hovers.append((x + 0.5, y + 0.5, hover))
 
-    def text(self, x: float, y: float, text: str, colour: str = GREY, size: int = 10) -> None:
+    def text(self, x: float, y: float, text: str, colour: str | None = None, size: int = 10) -> None:
+        """In the colour of the page's text, unless another is given."""
         self.texts.append((x, y, text, colour, size))
 
     def line(self, start: tuple[float, float], end: tuple[float, float], colour: str, dash: str) -> None:
@@ -66,20 +70,22 @@ class Sheet:
         """All of it, `wide` places across and `high` down."""
         import plotly.graph_objects as go
 
+        pixels = min(LARGEST_CELL_PIXELS, max(SMALLEST_CELL_PIXELS, int(PAGE_PIXELS / (wide + 2.0))))
         drawn = go.Figure(layout={"shapes": self.shapes})
-        for size in sorted({entry[4] for entry in self.texts}):
-            x, y, text, colour, _ = zip(*(entry for entry in self.texts if entry[4] == size), strict=True)
+        for size, coloured in sorted({(entry[4], entry[3] is not None) for entry in self.texts}):
+            chosen = [entry for entry in self.texts if (entry[4], entry[3] is not None) == (size, coloured)]
+            x, y, text, colour, _ = zip(*chosen, strict=True)
             place = "middle right" if size == LEGEND_SIZE else "middle center"
-            font = {"size": size, "color": colour}
+            font = {"size": round(size * pixels / CELL_PIXELS), **({"color": colour} if coloured else {})}
             drawn.add_scatter(
                 x=x, y=y, text=text, mode="text", textposition=place, textfont=font, hoverinfo="skip", cliponaxis=False
             )
         x, y, hover = zip(*self.hovers, strict=True)
-        invisible = {"size": CELL_PIXELS * 0.8, "symbol": "square", "opacity": 0}
+        invisible = {"size": pixels * 0.8, "symbol": "square", "opacity": 0}
         drawn.add_scatter(x=x, y=y, text=hover, mode="markers", marker=invisible, hovertemplate="%{text}<extra></extra>")
-        styled(drawn, title, description, x="", y="", height=round((high + 3.0) * CELL_PIXELS) + 60)
+        styled(drawn, title, description, x="", y="", height=round((high + 3.0) * pixels) + 60)
         margin = {"b": 12, "t": 48, "l": 12, "r": 12}
-        drawn.update_layout(showlegend=False, margin=margin, width=round((wide + 2.0) * CELL_PIXELS) + 24)
+        drawn.update_layout(showlegend=False, margin=margin, width=round((wide + 2.0) * pixels) + 24)
         drawn.update_xaxes(visible=False, range=[-1.5, wide + 0.5], fixedrange=True)
         drawn.update_yaxes(visible=False, range=[high + 0.5, -2.5], scaleanchor="x", fixedrange=True)
         return drawn

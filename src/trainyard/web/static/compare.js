@@ -98,13 +98,8 @@ export class Compare {
     this.machines.machines[number].trouble = "";
     const changes = Object.entries(settings).map(([path, value]) => `${path} = ${value}`);
     const name = [api.named(text), ...changes].join(", ");
-    try {
-      const job = await this.jobs.run(name, {...this.workload.request, machine: text, settings, range});
-      const body = await api.result(job.key);
-      return {name, key: job.key, body};
-    } catch (problem) {
-      if (visit === this.visit && problem.status === 400) this.machines.complain(number, problem.message);
-      throw problem;
-    }
+    const refused = message => { if (visit === this.visit) this.machines.complain(number, message); };
+    const job = await this.jobs.run(name, {...this.workload.request, machine: text, settings, range}, refused);
+    return {name, key: job.key, body: await api.result(job.key)};
   }
 }

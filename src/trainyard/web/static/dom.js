@@ -1,5 +1,7 @@
 // Elements, tables and announcements. Text is only ever put in as text: no string of a user or a file is read as HTML.
 
+import {watchSideways} from "./fitting.js";
+
 const PROPERTIES = new Set(["value", "checked", "selected", "disabled", "hidden", "open", "multiple"]);
 
 export function make(tag, attributes = {}, ...children) {
@@ -68,8 +70,11 @@ export function table({caption, columns, rows, label = caption, sortable = true,
   }
   body.append(...lines.map(({line: cells}) => cells));
   const whole = make("table", {class: classes || null}, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads)), body);
-  return make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": label}, whole);
+  return scrolled(whole, label);
 }
+
+// A box that scrolls, and says so where its content is wider.
+export const scrolled = (content, label) => watchSideways(make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": label}, content));
 
 function line(row, columns) {
   const cells = columns.map(column => {
@@ -86,8 +91,11 @@ function compared(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, {numeric: true});
 }
 
-// A name that may be broken after a dot or an underscore.
-export const breakable = text => text.split(/(?<=[._])/).flatMap((part, number) => number ? [make("wbr"), part] : [part]);
+// A name that may be broken after a dot, an underscore, a bracket, a comma or a sign of equality.
+export const breakable = text => text.split(/(?<=[._(,=])/).flatMap((part, number) => number ? [make("wbr"), part] : [part]);
+
+// A long name of a machine keeps its beginning and its end.
+export const middle = (text, width) => text.length <= width ? text : `${text.slice(0, Math.ceil(width / 2) - 1)}…${text.slice(text.length - Math.floor(width / 2))}`;
 
 // A long name keeps its end, where layers differ.
 export const tail = (text, width = 60) => text.length <= width ? text : `…${text.slice(text.length - width + 1)}`;

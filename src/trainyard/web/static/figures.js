@@ -1,10 +1,12 @@
-// Figures: plotly is fetched when the first one comes into sight, never before.
+// Figures: plotly is fetched when there is a first one to draw, never before.
 
 import {make} from "./dom.js";
+import {drawFitted} from "./fitting.js";
 
 const PLOTLY = "/static/plotly.min.js";
 // plotly would offer to upload a figure to its makers: nothing leaves this computer
 const CONFIG = {displaylogo: false, responsive: true, showSendToCloud: false, plotlyServerURL: ""};
+const IDLE_MS = 800;  // after the results are shown
 let loading = null;
 
 function plotly() {
@@ -21,27 +23,30 @@ function plotly() {
 // plotly reads a subset of HTML in its texts
 export const plain = text => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-function themed(layout) {
-  const style = getComputedStyle(document.documentElement);
-  const text = style.getPropertyValue("--text").trim(), line = style.getPropertyValue("--line").trim();
-  const axis = {color: text, gridcolor: line, zerolinecolor: line, linecolor: line};
-  const axes = Object.keys(layout).filter(name => /^[xy]axis\d*$/.test(name));
-  const painted = Object.fromEntries([...new Set([...axes, "xaxis", "yaxis"])].map(name => [name, {...layout[name], ...axis}]));
-  return {...layout, ...painted, font: {...layout.font, color: text}};
-}
-
+// Where each figure is drawn, and how wide it was then.
 const drawn = new Map();
 const sight = new IntersectionObserver(entries => {
-  for (const {isIntersecting, target} of entries) if (isIntersecting) { sight.unobserve(target); draw(target); }
+  for (const {isIntersecting, target} of entries) if (isIntersecting) draw(target);
 }, {rootMargin: "200px"});
+const waiting = new Set();
+
+// Figures out of sight are drawn one by one while the page is idle, so that a print has them all.
+function drawNext() {
+  const place = [...waiting].find(other => other.isConnected && other.clientWidth);
+  if (!place) return;
+  draw(place).then(() => setTimeout(drawWhenIdle, 0));
+}
+const drawWhenIdle = () => window.requestIdleCallback ? requestIdleCallback(drawNext, {timeout: 2000}) : setTimeout(drawNext, 200);
 
 async function draw(place) {
   const spec = specs.get(place);
+  sight.unobserve(place);
+  waiting.delete(place);
   try {
     const library = await plotly();
     if (!place.isConnected) return;
-    await library.react(place, spec.data, themed(spec.layout), {...CONFIG, ...spec.config});
-    drawn.set(place, true);
+    drawn.set(place, place.clientWidth);
+    await drawFitted(library, place, spec, {...CONFIG, ...spec.config});
     place.dataset.drawn = "yes";
     spec.ready?.(place);
   } catch (problem) {
@@ -59,6 +64,8 @@ export function figure(spec, {description = spec.layout?.meta?.description ?? ""
   place.style.height = `${layout.height ?? 420}px`;
   specs.set(place, {data: spec.data, layout, config: {modeBarButtonsToRemove: ["select2d", "lasso2d"], ...config}, ready});
   sight.observe(place);
+  if (!waiting.size) setTimeout(drawWhenIdle, IDLE_MS);
+  waiting.add(place);
   return make("figure", {class: broad ? "broad" : null}, place, description ? make("figcaption", {}, description) : null);
 }
 
@@ -70,14 +77,27 @@ export function redraw(element, spec) {
 }
 
 function redrawAll() {
-  for (const place of [...drawn.keys()]) if (place.isConnected) draw(place); else drawn.delete(place);
+  for (const place of [...drawn.keys()]) if (!place.isConnected) drawn.delete(place); else if (place.clientWidth) draw(place);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+let resized = 0;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => drawn.forEach((width, place) => { if (place.isConnected && place.clientWidth && place.clientWidth !== width) draw(place); }), 150);
+});
+// On paper: light colours, and what has not been drawn yet is drawn now if plotly is there.
+addEventListener("beforeprint", () => {
+  document.documentElement.dataset.print = "yes";
+  if (window.Plotly) [...waiting].filter(place => place.clientWidth).forEach(draw);
+  redrawAll();
+});
+addEventListener("afterprint", () => { delete document.documentElement.dataset.print; redrawAll(); });
 
 // Frees the figures of an element that is about to be thrown away.
 export function forget(element) {
   for (const place of element.querySelectorAll(".plot")) {
     sight.unobserve(place);
+    waiting.delete(place);
     if (drawn.delete(place)) window.Plotly?.purge(place);
   }
 }

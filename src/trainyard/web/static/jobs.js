@@ -23,8 +23,9 @@ export class Jobs {
     this.element.hidden = true;
   }
 
-  // Starts a job and follows it: its last state, or an error that can be shown. An unfinished one of an older view is cancelled.
-  async run(label, request) {
+  // Starts a job and follows it: its last state, or an error. An unfinished one of an older view is cancelled. A request that the
+  // server refuses is told to `refused`, beside the control that has it wrong; every other failure stands in the job's line alone.
+  async run(label, request, refused = null) {
     const line = this.line(label);
     let job;
     try {
@@ -34,7 +35,7 @@ export class Jobs {
         job = await api.job(job.id, wait);
       }
     } catch (problem) {
-      line.end("failed", problem.message);
+      if (refused && problem.status === 400) { line.remove(); refused(problem.message); } else line.end("failed", problem.message);
       throw problem;
     }
     line.show(job);
@@ -59,6 +60,11 @@ export class Jobs {
     const stop = make("button", {type: "button", "aria-label": `Cancel ${label}`, on: {click: () => line.cancel()}}, "Cancel");
     const item = make("li", {}, make("span", {class: "name"}, label), bar, state, said, stop);
     const line = {
+      remove: () => {
+        this.lines.delete(line);
+        item.remove();
+        this.element.hidden = !this.list.children.length;
+      },
       cancel: () => {
         asked = true;
         stop.disabled = true;

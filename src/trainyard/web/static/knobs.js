@@ -1,7 +1,7 @@
 // The knobs of a machine: every field with its value, unit and source; what is assumed says its meaning and its alternatives.
 
 import {named} from "./api.js";
-import {breakable, make, tail} from "./dom.js";
+import {breakable, make, scrolled, tail} from "./dom.js";
 import {written} from "./units.js";
 
 const OTHER = "other value …";
@@ -23,7 +23,7 @@ export class Knobs {
     this.element = make("div", {class: "knobs", role: "region", "aria-label": `Knobs of ${title}`,
       on: {keydown: event => this.pressed(event)}},
       make("div", {class: "row"}, this.filter, this.which, this.count, make("span", {class: "spring"}), this.reset, close),
-      make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of the knobs of ${title}`}, whole));
+      scrolled(whole, `Table of the knobs of ${title}`));
     if (filter) [this.filter.value, this.which.value] = [filter.value, which.value];
     this.about = machine.now;
     this.lines = machine.now.fields.filter(known => known.path !== "type").map(known => this.line(known));

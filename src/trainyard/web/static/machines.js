@@ -26,12 +26,12 @@ export class MachineChooser {
     this.trouble = complaint(this.text);
     this.file = make("input", {type: "file", accept: ".toml,.cfg", on: {change: () => this.uploaded()}});
     const word = several ? "Add" : "Use";
-    const addChosen = make("button", {type: "button", on: {click: () => this.add(this.select.value)}}, `${word} the selected`);
+    this.addChosen = make("button", {type: "button", on: {click: () => this.add(this.select.value)}}, `${word} the selected`);
     const addText = make("button", {type: "button", on: {click: () => this.add(this.text.value, this.text)}}, word);
     this.chosen = make("ol", {class: "chosen", "aria-label": "Chosen machines"});
     this.element = make("fieldset", {class: "machines"}, make("legend", {}, several ? "Machines" : "Machine"),
       field("Filter the machines", this.filter), field("Machine", this.select), this.about,
-      make("div", {class: "row end"}, addChosen),
+      make("div", {class: "row end"}, this.addChosen),
       make("div", {class: "row end"}, field("or write one: name(key=value, …), values may be machines", this.text), addText), this.trouble.element,
       make("details", {}, make("summary", {}, "Own file"), field("Upload a machine (TOML, or a SCALE-Sim configuration)", this.file)));
   }
@@ -49,6 +49,8 @@ export class MachineChooser {
     this.machines = machines.map(({text, settings}) => ({id: unique("machine"), text, settings: {...settings}, trouble: "", about: null}));
     this.opened = this.opened === null ? null : this.machines[this.opened] ?? null;
     this.machines.forEach(machine => this.look(machine));
+    this.filter.value = "";
+    this.list();
     this.draw();
   }
 
@@ -58,12 +60,18 @@ export class MachineChooser {
     const groups = [...new Set(found.map(({group}) => group ?? "machines"))];
     this.select.replaceChildren(...groups.map(group => make("optgroup", {label: group},
       found.filter(entry => (entry.group ?? "machines") === group).map(({name}) => make("option", {value: name}, name)))));
-    if (this.select.options.length) this.select.selectedIndex = 0;
+    // Marked is the first machine that was chosen; while one filters, the first that is named so, or else the first that fits.
+    const chosen = this.machines.map(({text}) => text.split("(")[0].trim()).find(name => found.some(entry => entry.name === name));
+    const fits = found.find(({name}) => words.every(word => name.toLowerCase().includes(word))) ?? found[0];
+    this.select.value = words.length ? fits?.name ?? "" : chosen ?? "";
     this.tell();
     if (words.length) announce(`${found.length} of ${this.entries.length} machines`);
   }
 
-  tell() { this.about.textContent = this.entries.find(({name}) => name === this.select.value)?.about ?? ""; }
+  tell() {
+    this.addChosen.disabled = !this.select.value;
+    this.about.textContent = this.entries.find(({name}) => name === this.select.value)?.about ?? "";
+  }
 
   async add(text, from = null) {
     text = (text ?? "").trim();
@@ -76,6 +84,7 @@ export class MachineChooser {
     if (from) from.value = "";
     if (!this.several) this.machines = [];
     this.machines.push(machine);
+    if (from) this.list();
     announce(`${api.named(text)} added, ${this.machines.length} chosen`);
     this.draw();
     this.changed();

@@ -75,7 +75,11 @@ export default class Papers {
     this.jobs.clear();
     try {
       await this.jobs.run(name, {paper: name});
-      this.jobs.tidy();
+    } catch {
+      return;  // its line says why
+    }
+    this.jobs.tidy();
+    try {
       if (visit === this.visit) { this.papers = await api.papers(); this.drawList(); await this.load(visit); }
     } catch (problem) {
       if (visit === this.visit && problem.status) this.trouble.say(problem.message);
@@ -87,17 +91,17 @@ export default class Papers {
     const counts = new Map();
     for (const {verdict} of body.rows) counts.set(verdict, (counts.get(verdict) ?? 0) + 1);
     const find = make("input", {type: "search", value: this.words, autocomplete: "off", placeholder: "speedup, Fig. 12, …", on: {input: () => { this.words = find.value; this.written(); }}});
-    const chips = make("div", {class: "chips", role: "group", "aria-label": "Filter by verdict"}, Object.keys(VERDICTS).filter(verdict => counts.has(verdict)).map(verdict =>
+    const chips = make("div", {class: "chips", role: "group", "aria-label": "Filter by verdict"}, Object.keys(VERDICTS).filter(verdict => counts.has(verdict) || this.verdicts.has(verdict)).map(verdict =>
       make("button", {type: "button", class: chipClass(verdict), title: VERDICTS[verdict], "aria-pressed": String(this.verdicts.has(verdict)), on: {click: event => {
         if (!this.verdicts.delete(verdict)) this.verdicts.add(verdict);
         event.currentTarget.setAttribute("aria-pressed", String(this.verdicts.has(verdict)));
         this.written();
-      }}}, `${verdict} ${counts.get(verdict)}`)));
+      }}}, `${verdict} ${counts.get(verdict) ?? 0}`)));
     this.place = make("div");
     forget(this.ledger);
     this.ledger.replaceChildren(
       make("h2", {}, body.title ?? this.papers.find(({name}) => name === this.name)?.title ?? this.name),
-      body.kept ? "" : make("div", {class: "warning row"}, this.body.outdated ? `This ledger has not been computed by this version: ${this.body.outdated}.` : "This ledger has not been computed on this computer yet.", make("button", {type: "button", class: "main", on: {click: () => this.compute()}}, "Compute it")),
+      body.kept ? "" : make("div", {class: "notice row"}, make("span", {}, `${body.shipped}.`), make("button", {type: "button", on: {click: () => this.compute()}}, "Compute it here")),
       make("p", {}, make("a", {href: address.linkTo("whatif", [["paper", this.name], ["run", "1"]]), on: {click: event => {
         if (event.ctrlKey || event.metaKey || event.shiftKey) return;
         event.preventDefault();
@@ -114,6 +118,16 @@ export default class Papers {
     this.rows();
   }
 
+  // Why no claim is shown.
+  nothing() {
+    const strange = [...this.verdicts].filter(verdict => !(verdict in VERDICTS));
+    const known = [...this.verdicts].filter(verdict => verdict in VERDICTS);
+    const found = this.words ? `that says “${this.words}”` : "";
+    const judged = known.length ? `with the verdict ${known.join(" or ")}` : "";
+    const unknown = strange.length ? ` There is no verdict ${strange.join(", ")}: the verdicts are ${Object.keys(VERDICTS).join(", ")}.` : "";
+    return `None of the ${this.body.rows.length} claims of ${this.name} is one ${[judged, found].filter(Boolean).join(" ") || "of those that this link asks for"}.${unknown}`;
+  }
+
   rows() {
     const words = this.words.toLowerCase().split(/\s+/).filter(Boolean);
     const rows = this.body.rows.filter(row => (!this.verdicts.size || this.verdicts.has(row.verdict))
@@ -127,16 +141,20 @@ export default class Papers {
       {head: "where", text: true, cell: row => row.where, class: "wide where"},
       {head: "note", text: true, class: "wide note", cell: row => folded(row.note)},
     ];
-    this.place.replaceChildren(table({caption: `${rows.length} of ${this.body.rows.length} claims. Met: within 5 %, or the bound holds; near: within 15 %.`, columns, rows, label: "Ledger", classes: "ledger"}));
+    const empty = rows.length ? "" : make("div", {class: "notice row"}, make("span", {}, this.nothing()), make("button", {type: "button", on: {click: () => { this.verdicts.clear(); this.words = ""; address.write(VIEW, this.pairs()); this.draw(); }}}, "Show all claims"));
+    this.place.replaceChildren(empty || table({caption: `${rows.length} of ${this.body.rows.length} claims. Met: within 5 %, or the bound holds; near: within 15 %.`, columns, rows, label: "Ledger", classes: "ledger"}));
   }
 }
 
 // A long note is opened by whoever wants to read it.
 function folded(note) {
-  if (note.length <= 1.4 * SHORT_NOTE) return note;
+  if (note.length <= 1.4 * SHORT_NOTE) return marked(note);
   const cut = note.lastIndexOf(" ", SHORT_NOTE);
-  return make("details", {}, make("summary", {}, `${note.slice(0, cut)} …`), note.slice(cut + 1));
+  return make("details", {}, make("summary", {}, marked(`${note.slice(0, cut)} …`)), marked(note.slice(cut + 1)));
 }
+
+// Words between backticks are code.
+const marked = text => text.split(/`([^`]+)`/).map((part, number) => number % 2 ? make("code", {}, part) : part);
 
 const first = value => Array.isArray(value) ? value[0] : value;
 

@@ -1,7 +1,7 @@
 // Figures over several results, drawn from their numbers: machines side by side, a sweep's points.
 
 import {FRONT, MACHINES, PHASES, SPARE} from "./colours.js";
-import {tail} from "./dom.js";
+import {middle, tail} from "./dom.js";
 import {base, plain} from "./figures.js";
 import {percent, scale, show, unitOf} from "./units.js";
 
@@ -25,7 +25,7 @@ function stacked(bodies, {title, quantity, unit, parts}) {
   }));
   const description = `${title}: ${names.map((name, place) => `${name} ${show(totals[place], unit)}`).join(", ")}.`;
   return {data, layout: base({title, description, x: `${quantity} [${axis}]`, y: "", height: 170 + 34 * Math.max(names.length, 3), barmode: "stack", bargap: 0.3, showlegend: true,
-    xaxis: {range: [0, 1.03 * most / factor || 1]}, yaxis: labels(names.map(name => tail(name, 34)))})};
+    xaxis: {range: [0, 1.03 * most / factor || 1]}, yaxis: labels(names.map(name => middle(name, 34)))})};
 }
 
 const labels = names => ({
@@ -47,7 +47,7 @@ export function timeByLayer(bodies) {
   const shown = all.filter(layer => chosen.has(layer));
   const [factor, axis] = scale(Math.max(...shown.map(longest)), "s");
   const data = bodies.map((body, number) => ({
-    type: "bar", orientation: "h", name: plain(tail(body.name, 40)), y: shown.map((_, place) => place), x: shown.map(layer => at(body, layer) / factor),
+    type: "bar", orientation: "h", name: plain(middle(body.name, 40)), y: shown.map((_, place) => place), x: shown.map(layer => at(body, layer) / factor),
     marker: {color: MACHINES[number % MACHINES.length], pattern: {shape: ["", "/", ".", "x", "-", "\\", "+", "|"][number % 8], size: 6, solidity: 0.25, fillmode: "overlay", fgcolor: "rgba(255,255,255,0.75)"}},
     customdata: shown.map(layer => `${plain(tail(layer))}<br>${plain(tail(body.name))}: ${show(at(body, layer), "s")} (${percent(at(body, layer) / body.time_s)})`),
     hovertemplate: "%{customdata}<extra></extra>",

@@ -29,7 +29,7 @@ export default class Sweeps {
       const name = given.get("store") ?? "";
       if (visit !== this.visit) return;
       if (!name) this.body = null;
-      else if (this.body?.name !== name) this.body = {...(await api.store(name)), name};
+      else if (this.body?.name !== name || isPartial(this.body)) this.body = {...(await api.store(name)), name};
       if (visit !== this.visit) return;
     } catch (problem) {
       if (visit === this.visit) this.trouble.say(problem.message);
@@ -40,7 +40,7 @@ export default class Sweeps {
     this.place.replaceChildren();
     if (!this.body) return void this.place.append(this.stores?.length ? make("p", {class: "quiet"}, "Choose a store.") : "");
     const {metrics, objectives} = this.body;
-    if (!metrics.length) return void this.place.append(make("h2", {}, this.body.name), this.body.rows.length ? this.failures() : make("p", {}, "This store has no points yet."));
+    if (!metrics.length) return void this.place.append(make("h2", {}, this.body.name), this.body.rows.length ? this.failures() : make("p", {}, "This store has no points yet."), this.unfinished());
     const wished = Object.keys(objectives ?? {}).sort((a, b) => (b === "time_s") - (a === "time_s"));
     const known = (name, fallback) => metrics.includes(given.get(name)) ? given.get(name) : fallback;
     const x = known("x", wished[0] ?? metrics[0]);
@@ -76,7 +76,7 @@ export default class Sweeps {
         if (event.ctrlKey || event.metaKey || event.shiftKey) return;
         event.preventDefault();
         address.go(VIEW, [["store", store.name]]);
-      }}}, api.named(store.name)), make("p", {class: store.error ? "error" : "quiet"}, store.error || `${store.points} points${store.failed ? `, ${store.failed} failed` : ""}`))))
+      }}}, api.named(store.name)), make("p", {class: store.error ? "error" : "quiet"}, store.error || `${store.points}${isPartial(store) ? ` of ${store.planned}` : ""} points${store.failed ? `, ${store.failed} failed` : ""}${isPartial(store) ? ": unfinished" : ""}`))))
       : make("p", {class: "quiet"}, "No sweep stores in the folder that is served. trainyard sweep study.toml makes one."));
   }
 
@@ -106,9 +106,15 @@ export default class Sweeps {
     const failed = body.rows.length - this.good.length;
     this.place.replaceChildren(make("h2", {}, api.named(body.name)), make("p", {class: "quiet"},
       `${body.points ?? body.rows.length} points${failed ? `, ${failed} failed` : ""}; ${this.front.size} on the Pareto front${objectivesText(body.objectives)}. Draw a box or a lasso in the plot, or write the edges, to filter the table; click a point to open it.`),
-      make("div", {class: "row end"}, metric("x", "Horizontal"), tick("logX", "log"), metric("y", "Vertical"), tick("logY", "log"), tick("front", "Pareto front only")),
+      this.unfinished(), make("div", {class: "row end"}, metric("x", "Horizontal"), tick("logX", "log"), metric("y", "Vertical"), tick("logY", "log"), tick("front", "Pareto front only")),
       this.edges, make("div", {class: "brushed"}, this.figure, this.rows));
     this.update();
+  }
+
+  // What a store lacks of its study: its front is that of the points so far.
+  unfinished() {
+    const {body} = this;
+    return isPartial(body) ? make("p", {class: "warning", role: "note"}, `This sweep is not finished: the store has ${body.points} of ${body.planned} points, and the front is theirs. trainyard sweep on the same study goes on from there; this page shows what it adds when it is opened again.`) : "";
   }
 
   // A store in which nothing succeeded still says why.
@@ -214,6 +220,7 @@ export default class Sweeps {
 }
 
 const measured = metric => ({head: metric, cell: row => row.error ? "" : valued(metric, row.metrics[metric]), value: row => row.metrics?.[metric]});
+const isPartial = ({points, planned}) => points < planned;
 const within = (value, least, most) => !(value < least) && !(value > most);
 const ordered = (pair, factor) => [Math.min(...pair) * factor, Math.max(...pair) * factor];
 const valued = (metric, value) => unitOf(metric) ? show(value, unitOf(metric)) : number(value);

@@ -104,15 +104,16 @@ export default class WhatIf {
     const request = state.paper ? {paper: state.paper, whatif: true, ...only}
       : {...this.workload.request, machine: machine?.text ?? "", settings: machine?.settings ?? {}, whatif: true, metric: state.metric, ...only};
     try {
-      const job = await this.jobs.run(state.paper || api.named(`${state.workload} on ${machine?.text}`), request);
+      const refused = message => { if (visit !== this.visit) return; if (machine) this.machines.complain(0, message); else this.trouble.say(message); };
+      const job = await this.jobs.run(state.paper || api.named(`${state.workload} on ${machine?.text}`), request, refused);
       const body = await api.result(job.key);
       if (visit !== this.visit) return;
       this.results.replaceChildren(...worths(body));
       this.shown = wanted;
       this.jobs.tidy();
       announce("The worths are shown");
-    } catch (problem) {
-      if (visit === this.visit && problem.status === 400) this.trouble.say(problem.message);
+    } catch {
+      // said where it belongs by the job's line, or by `refused`
     }
   }
 }

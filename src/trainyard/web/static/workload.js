@@ -16,7 +16,7 @@ export class WorkloadChooser {
     this.filter = make("input", {type: "search", autocomplete: "off", placeholder: "Filter: resnet, bert, …", on: {input: () => this.list()}});
     this.select = make("select", {size: "7", on: {change: () => this.chosen(this.select.value)}});
     this.about = make("p", {class: "quiet about"});
-    this.file = make("input", {type: "file", accept: ".json,.gz,.csv,.onnx", on: {change: () => this.uploaded(this.file, this.trouble, true)}});
+    this.file = make("input", {type: "file", accept: ".json,.gz,.csv,.onnx,.py", on: {change: () => this.uploaded(this.file, this.trouble, true)}});
     this.trouble = complaint(this.file);
     this.batch = make("input", {type: "number", min: "1", step: "1", inputmode: "numeric", on: {change: () => this.told()}});
     this.parallel = make("select", {on: {change: () => this.told()}}, PARALLEL.map(([value, text]) => make("option", {value}, text)));
@@ -32,7 +32,7 @@ export class WorkloadChooser {
       make("div", {class: "row"}, field("Batch", this.batch), field("Parallel", this.parallel)),
       make("div", {class: "tick"}, this.inference, make("label", {for: this.inference.id}, "the forward pass alone (inference)")),
       make("details", {}, make("summary", {}, "Own file, zeros"),
-        field("Upload a step (JSON), a topology (SCALE-Sim CSV) or a model (ONNX)", this.file), this.trouble.element,
+        field("Upload a step (JSON), a topology (SCALE-Sim CSV) or a model (ONNX)", this.file, "A model in Python: trainyard export my.py:build --to step -o step.json, then upload step.json."), this.trouble.element,
         field("Zeros (sparsity)", this.masks, "As on the command line: sparsity(A=0.6,G=0.5)"),
         field("or upload recorded masks", this.masksFile), this.masksTrouble.element,
         field("Training step of recorded masks", this.at)));
