@@ -62,6 +62,7 @@ PAGES := zoo stacking parallelism
 pages: $(STAMP)
 	$(BIN)/python scripts/paper_figures.py
 	$(BIN)/trainyard reproduce --markdown docs/reproduction.md > /dev/null
+	$(BIN)/python scripts/ship_ledger.py
 	$(BIN)/python scripts/readme_headlines.py
 	$(foreach paper,$(PAPERS),$(BIN)/python scripts/paper_page.py $(paper) &&) true
 	$(foreach page,$(PAGES),$(BIN)/python scripts/$(page)_page.py &&) true

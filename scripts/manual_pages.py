@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- output: (?P<command>[^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 SECONDS = 600
+TERMINAL = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+"""Of the outputs on a page."""
 
 
 def printed(command: str) -> str:
@@ -24,7 +26,7 @@ def printed(command: str) -> str:
     programs = {"trainyard": [sys.executable, "-m", "trainyard"], "python": [sys.executable]}
     if words[0] not in programs:
         raise SystemExit(f"a page may only call trainyard or python, not: {command}")
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    environment = {**os.environ, **TERMINAL}
     done = subprocess.run(
         [*programs[words[0]], *words[1:]], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=SECONDS
     )

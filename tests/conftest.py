@@ -9,14 +9,16 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("ci", derandomize=True, max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("ci", derandomize=True, max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -46,6 +48,9 @@ LONGEST = (
     # find it compiled, in processes of their own too
     "web/test_browser.py",
     "live/test_direct_example.py",
+    "live/test_regions_frameworks.py",
+    "report/test_page_in_a_browser.py",
+    "test_sparsity_page.py",
     "sweep/test_ray.py",
     "cli/test_cli.py",
     "test_mapping_page.py",
@@ -73,6 +78,30 @@ LONGEST = (
 """Files that begin first: those that compile most kernels, so that no process waits for another's and those started by later tests
 find them compiled, then the longest, so that the last file to end is a short one. (A file is one process's; the order is kept by
 `--no-loadscope-reorder`.)"""
+
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+class ModulesWithExamples:
+    """Doctests are looked for in modules that have an example: most have none.
+
+    Those of the package are imported by their name first. Left to itself, pytest loads a file whose package is not imported yet a
+    second time, after the package has done so, and its classes then exist twice.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        found = yield
+        has_examples = any(isinstance(one, DoctestModule) for one in found) and b">>> " in file_path.read_bytes()
+        if has_examples and file_path.is_relative_to(SOURCE):
+            parts = file_path.relative_to(SOURCE).with_suffix("").parts
+            import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+        return [one for one in found if has_examples or not isinstance(one, DoctestModule)]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ModulesWithExamples())  # for all files: hooks of this file alone are for those beside it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

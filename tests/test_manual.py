@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAPERS = ("sigma", "tensordash", "igo", "mcdla", "direct")
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data", "use": "href"}
-QUICK = ("trainyard list --help", "trainyard show --help")
 
 
 def script(name: str) -> ModuleType:
@@ -100,13 +99,6 @@ def test_every_block_is_filled() -> None:
         assert body[1:3] == ["```text", f"$ {match['command']}"], f"{name}: {match['command']} has not been run"
         assert len(body) > 6, f"{name}: {match['command']} printed nothing"
         assert "Traceback" not in match[0]
-
-
-def test_quick_blocks_are_as_the_program_prints_them() -> None:
-    pages = script("manual_pages")
-    text = (DOCS / "cli.md").read_text(encoding="utf-8")
-    for command in QUICK:
-        assert f"```text\n{pages.shown(command)}\n```" in text, f"docs/cli.md is out of date: {command}"
 
 
 def test_every_command_is_on_the_page_of_commands() -> None:

@@ -84,6 +84,13 @@ def test_a_node_and_an_unknown_unit_are_refused() -> None:
         ty.plan_memory("alexnet", "npu", unit="layers")  # type: ignore[arg-type]
 
 
+def test_a_block_that_lacks_a_layer_of_those_beside_it_is_a_block_too() -> None:
+    whole = [f"stage.{number}.{inner}" for number in (1, 2) for inner in ("attention", "norm", "drop")]
+    names = block_names(["stage.0.attention", "stage.0.norm", *whole, "head.0.norm", "head.0.drop"])
+    assert {layer for layer, block in names.items() if block == "stage.0"} == {"stage.0.attention", "stage.0.norm"}
+    assert not any(layer.startswith("head") for layer in names)
+
+
 def test_blocks_are_the_deepest_repeated_parts_with_several_layers() -> None:
     stages = [f"features.{stage}.{block}.{part}" for stage in (1, 3) for block in range(3) for part in ("conv.0", "norm")]
     names = block_names([*stages, "features.1.0", "head.0", "head.1"])

@@ -16,6 +16,7 @@ import trainyard as ty
 from trainyard import runs, sensitivity
 from trainyard.errors import BadInput, UnknownName
 from trainyard.machines import with_overrides
+from trainyard.results.metrics import metric_of
 from trainyard.sensitivity import Change, SensitivityStudy, parameters, run_study
 
 STEP = ty.zoo.load("linear")
@@ -140,7 +141,7 @@ def test_what_a_machine_refuses_is_reported_and_never_paired() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"metric": "speed"}, BadInput, "unknown metric 'speed'"),
+        ({"metric": "speed"}, UnknownName, "unknown metric 'speed'"),
         ({"metric": "traffic_bytes.drum"}, UnknownName, "did you mean 'dram'"),
         ({"kinds": ("guess",)}, BadInput, "neither assumption nor parameter"),
         ({"factor": 1.0}, BadInput, "above 1"),
@@ -155,7 +156,7 @@ def test_bad_input_is_reported(options: dict[str, Any], error: type[Exception], 
 
 def test_metrics_by_key() -> None:
     result = ty.run(STEP, "npu")
-    assert runs.metric_of(result, "traffic_bytes.dram") == result.traffic_bytes["dram"]
+    assert metric_of(result, "traffic_bytes.dram") == result.traffic_bytes["dram"]
     effects = ty.whatif(STEP, "npu", metric="traffic_bytes.dram", kinds=("parameter",), paired=0)
     assert effects[0].before == result.traffic_bytes["dram"]
 

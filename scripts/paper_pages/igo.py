@@ -281,7 +281,7 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         yield Section(
             f"Beyond the paper: across layers, {npu} NPU",
             "dX of a layer goes on into the gradients of the layer below without leaving the scratchpad, where only ops on single "
-            "elements stand between (`mapping/gradient_order/links.py`, `gradient_chain.py`).",
+            "elements stand between (`mapping/gradient_order/links.py`, `chain.py`).",
             links(npu),
         )
     yield from ledger_section(rows)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainyard.memory_plans import plan_memory
     from trainyard.results import result as results
     from trainyard.results.result import Result
-    from trainyard.runs import compare, run
+    from trainyard.runs import compare, diff, run, summary
     from trainyard.sensitivity import whatif
     from trainyard.sweep.running import sweep
     from trainyard.workloads import zoo
@@ -34,17 +34,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Level", "Masks", "MatMul", "Op", "Phase", "Result", "Step",
-    "TensorSpec", "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "engine",
-    "generated_masks", "hardware", "ir",
-    "live", "machine", "mapping", "masks", "measure", "papers", "parts", "plan_memory", "record_masks", "results", "run", "sweep",
-    "systems", "training", "units", "whatif", "zoo",
+    "TensorSpec", "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "diff", "engine",
+    "generated_masks", "hardware", "ir", "live", "machine", "mapping", "masks", "measure", "papers", "parts", "plan_memory",
+    "record_masks", "results", "run", "summary", "sweep", "systems", "training", "units", "whatif", "zoo",
 ]  # fmt: skip
 
 # fmt: off
 _HOMES = {
     "capture": "workloads.capture", "record_masks": "workloads.recording", "Masks": "masks.recorded",
     "generated_masks": "masks.generated",
-    "run": "runs", "compare": "runs", "whatif": "sensitivity", "plan_memory": "memory_plans",
+    "run": "runs", "compare": "runs", "summary": "runs", "diff": "runs", "whatif": "sensitivity", "plan_memory": "memory_plans",
     "measure": "live.measurement.measure", "machine": "machines",
     "Accelerator": "devices", "Gpu": "devices", "Level": "mapping.levels.level",
     "Result": "results.result", "TrainyardError": "errors",

@@ -28,6 +28,8 @@ ALWAYS_KEPT = 4
 """Entries that stay whatever their bytes: two operands of the product at hand, and those of the one before it."""
 ENTRY_BYTES = 1024
 """assumed: bytes that a key and the objects around an array take; tiles of many small products have small arrays."""
+DIGEST = 16
+"""Bytes of the checksum in front of a stored table: a file that was damaged does not carry the checksum of its content."""
 
 
 class ByIdentity(Generic[T]):
@@ -171,7 +173,6 @@ def _stored_table(path: Path) -> npt.NDArray[np.int64] | None:
     return table
 
 
-DIGEST = 16
 _ON_DISK: ContextVar[DiskCache | None] = ContextVar("on disk", default=None)
 
 

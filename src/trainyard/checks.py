@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput, UnknownKeyword, UnknownName
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+
+def suggests_keywords(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """The function, which answers a keyword that it does not take with the nearest one that it does.
+
+    >>> suggests_keywords(lambda *, batch: batch)(bach=2)
+    Traceback (most recent call last):
+    trainyard.errors.UnknownKeyword: unknown keyword of <lambda> 'bach': did you mean 'batch'? (known: batch)
+    """
+    known = frozenset(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def checked(*values: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        for name in named:
+            if name not in known:
+                raise UnknownKeyword(f"keyword of {function.__name__}", name, known)
+        return function(*values, **named)
+
+    return checked
 
 
 def require_positive(owner: str, **sizes: object) -> None:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, dataclas
 
 import trainyard.ir
 from trainyard.checks import require_choice, require_count, require_flag, require_positive, require_quantity
-from trainyard.errors import BadInput, TrainyardError
+from trainyard.errors import BadInput, TrainyardError, UnknownKeyword
 from trainyard.units import FIELD_UNITS, parse, require_likely, unit_of_field
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ def stem(name: str) -> str:
 
 
 def arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor arguments by field name, converted and checked; unknown names are left for the dataclass to refuse.
+    """Constructor arguments by field name, converted and checked; an unknown name is refused with its nearest neighbour.
 
     A copy with one field changed (`replace`) passes all fields: values that were accepted before are not checked again.
     """
@@ -198,6 +198,8 @@ def _converted_arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]
     for key, value in values.items():
         name = key if key in known else _field_of_stem(cls, key, value)
         rule = known.get(name)
+        if rule is None and name not in settable(cls):
+            raise UnknownKeyword(f"keyword of {owner}", key, {stem(field) for field in settable(cls)})
         if rule is None or (value is None and not rule.optional and key != name):
             converted.update({} if rule else {key: value})
             continue

@@ -8,6 +8,25 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MOST_LISTED, LIKELY = 48, 8
+"""Names that an error lists: all, or those that are most like what was written where there are more."""
+
+
+def nearest_names(given: str, known: Iterable[str], most: int, cutoff: float = 0.0) -> list[str]:
+    """The known names that are spelled most alike, the nearest first; capital letters do not count."""
+    by_small_letters = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), by_small_letters, n=most, cutoff=cutoff)
+    return [by_small_letters[name] for name in near]
+
+
+def nearest_name(given: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelled most alike; None where none is near.
+
+    >>> nearest_name("enrgy_j", ["time_s", "energy_j"]), nearest_name("xyz", ["time_s"])
+    ('energy_j', None)
+    """
+    return next(iter(nearest_names(given, known, most=1, cutoff=0.5)), None)
+
 
 class TrainyardError(Exception):
     """Base of every error a user can cause."""
@@ -15,6 +34,10 @@ class TrainyardError(Exception):
 
 class BadInput(TrainyardError, ValueError):
     """A value, a file or a shape that cannot be meant."""
+
+
+class TooLarge(BadInput):
+    """A step that takes longer, or counts more, than whole numbers of 64 bits can say."""
 
 
 class UnknownName(TrainyardError, LookupError):
@@ -27,14 +50,25 @@ class UnknownName(TrainyardError, LookupError):
 
     def __init__(self, kind: str, given: str, known: Iterable[str], where: str = "", *, nearest: str | None = None) -> None:
         names = sorted(known)
-        by_small_letters = {name.lower(): name for name in names}
-        near = difflib.get_close_matches(given.lower(), by_small_letters, n=1, cutoff=0.5)
-        nearest = nearest or (by_small_letters[near[0]] if near else None)
+        nearest = nearest or nearest_name(given, names)
         offer = f": did you mean '{nearest}'?" if nearest else ""
-        listed = ", ".join(names) if len(names) <= 40 else f"{', '.join(names[:40])}, ... {len(names)} in all"
+        if len(names) > MOST_LISTED:
+            listed = f"{', '.join(nearest_names(given, names, most=LIKELY))}, ... {len(names)} in all"
+        else:
+            listed = ", ".join(names)
         location = f" in {where}" if where else ""
         super().__init__(f"unknown {kind} '{given}'{location}{offer} (known: {listed})")
-        self.kind, self.given, self.nearest = kind, given, nearest
+        self.kind, self.given, self.nearest, self.known = kind, given, nearest, tuple(names)
+
+
+class UnknownKey(UnknownName, KeyError):
+    """A key that a table of a result does not have."""
+
+    __str__ = Exception.__str__  # a KeyError would put quotation marks around the sentence
+
+
+class UnknownKeyword(UnknownName, TypeError):
+    """A keyword that a function or a part does not take."""
 
 
 class CaptureError(TrainyardError):

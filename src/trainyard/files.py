@@ -15,6 +15,9 @@ from pathlib import Path
 
 from trainyard.errors import BadInput
 
+SHIPPED_LEDGER = "shipped_ledger.json.gz"
+"""The file of `papers.shipped`."""
+
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -50,6 +53,30 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
                 temporary.unlink()
 
 
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Refuses, before anything is computed for it, a file that `whole_file` could not write: a file is tried in its folder."""
+    target = Path(path)
+    if target.is_dir() or os.fspath(path).endswith(os.sep):
+        raise BadInput(f"cannot write {path}: it is a folder; name a file in it, as in {target / 'NAME'}")
+    if not target.parent.is_dir():
+        raise BadInput(f"cannot write {path}: there is no folder {target.parent}")
+    try:
+        if target.exists() and not target.is_file():  # a pipe or a device
+            os.close(os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
+        else:
+            tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def require_folder(path: str | os.PathLike[str]) -> None:
+    """Refuses a folder to write to that cannot be made: a file has its name, or stands in its way."""
+    target = Path(path)
+    for place in (target, *target.parents):
+        if place.exists() and not place.is_dir():
+            raise BadInput(f"cannot write to {path}: {place} is a file; name a folder")
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
@@ -83,6 +110,8 @@ def cache_folder() -> Path:
 def source_digest() -> str:
     """Of every file of the package, and of the versions that its numbers rest on: what another program may have computed otherwise.
 
+    The shipped ledger is left out: it is computed by the others.
+
     >>> len(source_digest())
     64
     """
@@ -92,7 +121,7 @@ def source_digest() -> str:
             digest.update(f"{name} {version(name)}\n".encode())
     root = Path(__file__).parent
     for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).as_posix()):
-        if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"):
+        if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc") and path.name != SHIPPED_LEDGER:
             digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()

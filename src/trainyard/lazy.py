@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from trainyard.errors import MissingExtra
+from trainyard.errors import MissingExtra, nearest_name
 
 
 def exports(package: str, homes: Mapping[str, str] | None = None, modules: Mapping[str, str] | None = None) -> Callable[[str], Any]:
@@ -19,15 +19,21 @@ def exports(package: str, homes: Mapping[str, str] | None = None, modules: Mappi
     >>> from trainyard import mapping
     >>> mapping.gradient_order.traffic.__name__
     'traffic'
+    >>> mapping.__all__
+    Traceback (most recent call last):
+    AttributeError: module 'trainyard.mapping' has no attribute '__all__'
     """
     named, renamed = homes or {}, modules or {}
 
+    def unknown(name: str) -> AttributeError:
+        public = {*named, *renamed, *vars(sys.modules[package]).get("__all__", ())}
+        nearest = None if name.startswith("_") else nearest_name(name, public)
+        return AttributeError(f"module {package!r} has no attribute {name!r}" + (f": did you mean {nearest!r}?" if nearest else ""))
+
     def __getattr__(name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = named.get(name) or renamed.get(name, name)
-        if name not in named and find_spec(f"{package}.{home}") is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name.startswith("_") or (name not in named and find_spec(f"{package}.{home}") is None):
+            raise unknown(name)
         try:
             module = import_module(f"{package}.{home}")
         except ModuleNotFoundError as error:

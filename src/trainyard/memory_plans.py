@@ -10,6 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trainyard.checks import suggests_keywords
 from trainyard.errors import BadInput
 from trainyard.ir import Device, Step, System, Work
 from trainyard.mapping.overlay.by_blocks import block_choices, blocks_of
@@ -73,6 +74,7 @@ class MemoryPlan:
         return "\n".join(lines)
 
 
+@suggests_keywords
 def plan_memory(
     workload: Workload,
     on: Machine,

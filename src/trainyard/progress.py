@@ -1,7 +1,7 @@
 """How a long call reports its progress.
 
-A search deep inside of a run counts what it looks through (`counted`); who shows progress of the run listens to it
-(`listening`), and nobody does otherwise.
+A loop deep inside of a run counts what it goes through (`counted`, or `report` where nobody knows how much there is); who shows
+progress of the run listens to it (`listening`), and nobody does otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LISTENER: ContextVar[ProgressCallback] = ContextVar("search progress", default=
 
 @contextmanager
 def listening(on_progress: ProgressCallback) -> Iterator[None]:
-    """Searches inside report to `on_progress`."""
+    """Loops inside report to `on_progress`; a total of 0 is unknown."""
     token = _LISTENER.set(on_progress)
     try:
         yield
@@ -42,15 +42,27 @@ def listening(on_progress: ProgressCallback) -> Iterator[None]:
         _LISTENER.reset(token)
 
 
+def report(done: int, what: str) -> None:
+    """Says how much of a work of unknown size is done: operations recorded, for example."""
+    _LISTENER.get()(done, 0, what)
+
+
 def counted(items: Sequence[T], what: str) -> Iterator[T]:
-    """The items that a search looks through, each reported before it is looked at.
+    """The items that a loop goes through, each reported before it is looked at; what is counted inside of it is not reported.
 
     >>> with listening(lambda done, total, message="", /: print(done, total, message)):
-    ...     sizes = [len(name) for name in counted(["conv1", "fc"], "products")]
+    ...     sizes = [[len(part) for part in counted(name.split("."), "parts")] for name in counted(["a.b", "fc"], "products")]
     0 2 products
     1 2 products
     """
     on_progress = _LISTENER.get()
-    for number, item in enumerate(items):
-        on_progress(number, len(items), what)
-        yield item
+    if len(items) < 2 or on_progress is no_progress:
+        yield from items
+        return
+    token = _LISTENER.set(no_progress)
+    try:
+        for number, item in enumerate(items):
+            on_progress(number, len(items), what)
+            yield item
+    finally:
+        _LISTENER.reset(token)

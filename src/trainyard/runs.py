@@ -6,13 +6,14 @@ books the time to ops. (The file is not called run.py: `trainyard.run` is the fu
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.engine.timeline import Timeline
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput, UnknownKeyword, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
 from trainyard.ir.protocols import (
     ChecksStep,
@@ -27,20 +28,28 @@ from trainyard.ir.protocols import (
     ListsMasks,
 )
 from trainyard.results.booking import book_timeline, entries_of
+from trainyard.results.memory import held, shortages
 from trainyard.results.result import Peaks, Result
 from trainyard.units import show
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
     from trainyard.ir.plan import Plan
+    from trainyard.report.summaries.differences import Difference
+    from trainyard.report.summaries.model import ModelSummary
     from trainyard.results.loop_nests import LoopNest
     from trainyard.systems.single import ProgramSchedule
 
 Machine = str | Device | System
 Workload = Step | str | os.PathLike[str]
+StoredResult = Result | Mapping[str, Any] | str | os.PathLike[str]
 UNREMARKABLE_BYTES = 16 * 2**30
 """Device memory that needs no note where a machine states no capacity: what a training board of 2017 had."""
 DEVICE_MEMORIES = ("device memory", "memory at a DPU's place")  # pools of `systems`; those of hosts and memory-nodes are not named
-METRICS = ("time_s", "energy_j", "samples_per_s", "cycles", "array_cycles")
+KEYWORDS = ("workload", "on", "masks", "batch", "parallel", "seed")
+"""Of `run`; any other keyword is a field of the machine."""
 
 
 def run(
@@ -55,10 +64,19 @@ def run(
 ) -> Result:
     """What one training step costs on a machine.
 
-    `workload` is a Step, or what the command line takes: a zoo model, a step file (.json), an ONNX model, a SCALE-Sim topology
-    (.csv), `my.py:function`. `on` is a machine or its name (`npu(dram=75 GB/s)`); further keywords override fields of the machine
-    for this run (`fusion="none"`, `tiling=(128, 128, 128)`). `masks` also takes the name of a recording, or generated zeros as on
-    the command line (`sparsity(A=0.6,G=0.5)`), which are drawn from `seed` unless the text states its own.
+    - `workload`: a Step, or what the command line takes: a zoo model, a step file (.json), an ONNX model, a SCALE-Sim topology
+      (.csv), `my.py:function`.
+    - `on`: a machine (`ty.Accelerator(...)`, a system) or its name, with changes in brackets: `npu(dram=75 GB/s)`.
+    - `masks`: where the zeros are: recorded or generated masks, the name of a recording, or zeros to generate as on the command
+      line (`sparsity(A=0.6,G=0.5)`). All tensors are dense without it.
+    - `batch`: samples of the step; the workload's own by default. Of each worker under PIM algorithms, of all devices otherwise.
+    - `parallel`: how a system of several devices divides the step: `data`, `model`, `mixed`, `pipeline` or `expert`.
+    - `seed`: of masks written as `sparsity(...)`, unless the text states its own.
+    - `overrides`: any other keyword is a field of the machine for this run: `fusion="none"`, `order="cost"`, `dram="75 GB/s"`,
+      `tiling=(128, 128, 128)`, and by path `**{"array.rows": 64}`. `trainyard show MACHINE` lists the fields.
+
+    >>> run("alexnet", on="npu", batch=4, dram="75 GB/s").samples
+    4
     """
     from trainyard import engine, machines
     from trainyard.systems import Single
@@ -74,7 +92,7 @@ def run(
                 "capture the model without them"
             )
         overrides["parallel"] = parallel
-    machine = machines.with_overrides(machine, overrides)
+    machine = _overridden(machine, overrides)
     masks = _masks(masks, step, seed)
     system = machine if isinstance(machine, System) else Single(device=machine)
     request = RunRequest(step, on, machine, masks)
@@ -99,6 +117,20 @@ def run(
     )
 
 
+def _overridden(machine: Device | System, overrides: Mapping[str, Any]) -> Device | System:
+    """The machine with its fields changed; a keyword that is no field may be meant as one of `run`'s own."""
+    from trainyard import machines
+
+    try:
+        changed: Device | System = machines.with_overrides(machine, overrides)
+    except UnknownName as error:
+        if error.given not in overrides:
+            raise
+        inside = error.nearest if error.nearest and "." in error.nearest else None
+        raise UnknownKeyword("keyword", error.given, {*KEYWORDS, *error.known}, nearest=inside) from None
+    return changed
+
+
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """What is to be run: the machine as it was asked for (`on`) and as it is, with all overrides."""
@@ -111,6 +143,13 @@ class RunRequest:
     @property
     def name(self) -> str:
         return _name(self.on)
+
+    @property
+    def about(self) -> str:
+        """One line about the preset that the machine is or starts from: two papers may have a machine of one name."""
+        from trainyard import machines
+
+        return machines.about(self.name)
 
     @property
     def machine_alone(self) -> Device | System:
@@ -142,6 +181,7 @@ def _result(request: RunRequest, plan: Plan, timeline: Timeline) -> Result:
     return Result(
         workload=step.name,
         machine=request.name,
+        about=request.about,
         batch=step.batch,
         samples=booking.samples or step.batch,
         steps=booking.steps,
@@ -152,7 +192,7 @@ def _result(request: RunRequest, plan: Plan, timeline: Timeline) -> Result:
         clock_hz=getattr(request.machine_alone, "clock_hz", None),
         cycles=booking.cycles,
         array_cycles=booking.array_cycles,
-        peak_memory_bytes=_peak_memory(timeline),
+        **_memory(timeline),
         assumptions=assumptions_of(request.machine, step),
         notes=_all_notes(request, plan, timeline),
         config=_config(request.machine),
@@ -178,6 +218,8 @@ class DeferredRun:
         match name:
             case "machine":
                 return {name: request.name}
+            case "about":
+                return {name: request.about}
             case "peaks":
                 return {name: _peaks(request.machine_alone, request.step, request.masks)}
             case "assumptions":
@@ -200,7 +242,7 @@ class DeferredRun:
             "columns": columns,
             "entries": entries_of(plan.booking),
             "timeline": timeline,
-            "peak_memory_bytes": _peak_memory(timeline),
+            **_memory(timeline),
             "notes": _all_notes(request, plan, timeline),
         }
 
@@ -211,8 +253,12 @@ def _config(machine: Device | System) -> dict[str, Any]:
     return machines.describe(machine)
 
 
-def _peak_memory(timeline: Timeline) -> dict[str, int]:
-    return {pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)}
+def _memory(timeline: Timeline) -> dict[str, Any]:
+    """The most that each pool held, and what those can hold that state it."""
+    return {
+        "peak_memory_bytes": {pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
+        "memory_capacity_bytes": {pool.name: pool.capacity_bytes for pool in timeline.pools if pool.capacity_bytes is not None},
+    }
 
 
 def _all_notes(request: RunRequest, plan: Plan, timeline: Timeline) -> tuple[str, ...]:
@@ -311,18 +357,14 @@ def _notes(timeline: Timeline, machine: Device | System, masks: Masks | None) ->
 
 
 def _memory_notes(timeline: Timeline) -> Iterator[str]:
-    """Memories that the step does not fit, and large needs of devices that state no capacity; equal pools share a sentence."""
-    needs: dict[tuple[str, int, int | None], int] = {}
-    for number, pool in enumerate(timeline.pools):
-        name, _, rank = pool.name.rpartition(" ")
-        key = (name if name and rank.isdigit() else pool.name, timeline.peak(number), pool.capacity_bytes)
-        needs[key] = needs.get(key, 0) + 1
-    for (name, peak, capacity), count in needs.items():
-        pools = f"{name} (each of {count})" if count > 1 else name
-        if capacity is not None and peak > capacity:
-            yield f"{pools}: the step needs {show(peak, 'B')} of {show(capacity, 'B')} and does not fit this machine"
-        elif capacity is None and name in DEVICE_MEMORIES and peak > UNREMARKABLE_BYTES:
-            yield f"{pools}: the step needs {show(peak, 'B')}; the machine states no capacity (dram_capacity), it counts as enough"
+    """Memories that the step does not fit, and large needs of devices that state no capacity."""
+    pools = _memory(timeline)
+    peaks, capacities = pools["peak_memory_bytes"], pools["memory_capacity_bytes"]
+    yield from shortages(peaks, capacities)
+    for need in held(peaks, capacities):
+        if need.capacity_bytes is None and need.name in DEVICE_MEMORIES and need.peak_bytes > UNREMARKABLE_BYTES:
+            size = show(need.peak_bytes, "B")
+            yield f"{need.title}: the step needs {size}; the machine states no capacity (dram_capacity), it counts as enough"
 
 
 def _sampled(plan: Plan) -> Iterator[str]:
@@ -351,7 +393,7 @@ def _without_masks(masks: Masks | None, step: Step) -> Iterator[str]:
 
 
 class Comparison(tuple[Result, ...]):
-    """Results side by side; prints as a table."""
+    """Results side by side; prints as a table, in a notebook too."""
 
     __slots__ = ()
 
@@ -365,26 +407,67 @@ class Comparison(tuple[Result, ...]):
 
         page.write([result.ranged() for result in self], path)
 
+    def to_frame(self) -> pd.DataFrame:
+        """One line for each result: every metric that a sweep stores, under the same names."""
+        from trainyard.report import frames
 
-def compare(workload: Workload, on: Sequence[Machine] | str, **options: Any) -> Comparison:
-    """The same step on several machines."""
+        return frames.comparison(self)
+
+    def to_json(self) -> str:
+        """A list of the objects that `Result.to_json` writes, as `trainyard compare --json -` prints it."""
+        return json.dumps([result.as_dict() for result in self], indent=2, default=str)
+
+    def plot(self, which: str = "time") -> go.Figure:
+        """A plotly figure of `which`: time, class, energy or memory, a bar for each machine."""
+        from trainyard.report import plots
+
+        return plots.plot_of_machines(self, which)
+
+    def _repr_html_(self) -> str:
+        from trainyard.report import page
+
+        return page.notebook_comparison(self)
+
+
+def compare(
+    workload: Workload,
+    on: Sequence[Machine] | str,
+    *,
+    masks: Masks | str | None = None,
+    batch: int | None = None,
+    parallel: str | None = None,
+    seed: int | None = None,
+    **overrides: Any,
+) -> Comparison:
+    """The same step on several machines.
+
+    `on` is a list of machines, or their names with commas between them: `"tpu,npu(dram=75 GB/s)"`. The first is what the speedups
+    are measured against. All other arguments are those of `ty.run`, and hold for every machine.
+    """
     from trainyard import machines
 
     selected = machines.split(on) if isinstance(on, str) else list(on)
     if not selected:
         raise BadInput("compare on which machines? (for example: on=['tpu', 'npu'])")
-    step = step_of(workload, options.pop("batch", None))
-    return Comparison(run(step, machine, **options) for machine in selected)
+    step = step_of(workload, batch)
+    return Comparison(run(step, machine, masks=masks, parallel=parallel, seed=seed, **overrides) for machine in selected)
 
 
-def metric_of(result: Result, metric: str) -> float:
-    """A number of a result by its name, or by its name and a key: `time_s`, `traffic_bytes.dram`, `peak_memory_bytes.dram`."""
-    name, _, key = metric.partition(".")
-    value = getattr(result, name, None)
-    if key and isinstance(value, Mapping):
-        if key not in value:
-            raise UnknownName(f"key of {name}", key, map(str, value), where="metric")
-        value = value[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"unknown metric {metric!r} (known: {', '.join(METRICS)}, traffic_bytes.LEVEL, peak_memory_bytes.POOL)")
-    return float(value)
+def summary(workload: Workload, batch: int | None = None) -> ModelSummary:
+    """The layers of a workload before any machine: shapes, parameters, multiply-accumulates and bytes by phase.
+
+    It prints with `.table()`, and is a frame with `.to_frame()`; `workload` and `batch` are those of `ty.run`.
+    """
+    from trainyard.report.summaries.model import summary_of
+
+    return summary_of(step_of(workload, batch))
+
+
+def diff(before: StoredResult, after: StoredResult) -> Difference:
+    """What changed between two results: numbers, layers with the largest change first, fields of the machine.
+
+    Each is a Result, its JSON object (`Result.as_dict()`), or the name of a file that `trainyard run --json FILE` has written.
+    """
+    from trainyard.report.summaries.differences import difference_of, read_result
+
+    return difference_of(*(read_result(result) for result in (before, after)))

@@ -13,9 +13,10 @@ from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, overload
 
-from trainyard.errors import BadInput, TrainyardError
+from trainyard.errors import BadInput, TrainyardError, UnknownKeyword
 from trainyard.progress import ProgressCallback, no_progress
-from trainyard.runs import Machine, Workload, metric_of, run
+from trainyard.results.metrics import metric_of
+from trainyard.runs import Machine, Workload, run
 
 if TYPE_CHECKING:
     import os
@@ -190,6 +191,10 @@ def _pair(study: SensitivityStudy, changes: tuple[Change, Change], first: Change
     return Pair(first=first, second=second, after=after, error=error)
 
 
+OWN_KEYWORDS = ("metric", "kinds", "factor", "paired", "on_progress")
+"""Of `whatif`, beside those of `ty.run`."""
+
+
 def whatif(
     workload: Workload,
     on: Machine,
@@ -204,8 +209,18 @@ def whatif(
     """How a metric responds to every assumption and every parameter of a machine, one at a time and in pairs.
 
     An assumption takes each of its alternatives, a number is divided and multiplied by `factor`, a choice takes its other values.
+
+    - `workload`, `on` and `options`: as of `ty.run`.
+    - `metric`: a number of the result: `time_s`, `energy_j`, `energy_delay_js`, `area_m2`, `traffic_bytes.dram` ...
+    - `kinds`: what is changed: `assumption`, `parameter`, both by default.
+    - `paired`: of the most valuable changes, so many are also tried in pairs; 0 for none.
+    - `on_progress`: called with runs done, runs in all.
     """
-    return run_study(machine_study(workload, on, metric=metric, kinds=kinds, factor=factor, **options), on_progress, paired=paired)
+    try:
+        study = machine_study(workload, on, metric=metric, kinds=kinds, factor=factor, **options)
+    except UnknownKeyword as error:
+        raise UnknownKeyword("keyword", error.given, {*error.known, *OWN_KEYWORDS}) from None
+    return run_study(study, on_progress, paired=paired)
 
 
 def machine_study(

@@ -32,6 +32,7 @@ _UNITS = {
     "Hz":    {"Hz": 1.0, "hz": 1.0},
     "W":     {"W": 1.0},
     "J":     {"J": 1.0},
+    "J s":   {"J s": 1.0, "Js": 1.0},
     "m2":    {"m2": 1.0},
     "FLOP/s": {"FLOP/s": 1.0, "FLOPS": 1.0, "flops": 1.0},
     "":      {"": 1.0},
@@ -44,7 +45,7 @@ _UNPREFIXED = {
 # ending of a field's name -> its base unit: `scratchpad_bytes`, `dram_bytes_per_s`, `clock_hz`
 FIELD_UNITS = {
     "_bytes_per_s": "B/s", "_bytes_per_cycle": "B/cycle", "_bytes": "B", "_hz": "Hz", "_s": "s", "_w": "W", "_j": "J", "_m2": "m2",
-    "_flop_per_s": "FLOP/s",
+    "_js": "J s", "_flop_per_s": "FLOP/s",
 }
 
 # base unit -> the least that a machine has of it, and the unit in which it is usually written
@@ -126,9 +127,13 @@ def show(value: float, unit: str, *, binary: bool = False, digits: int = 3) -> s
 
     >>> show(0, "s"), show(1234.5, "J"), show(0.9996, "s")
     ('0 s', '1.23 kJ', '1 s')
+    >>> show(2.5e-5, "m2"), show(0.0021, "J s")
+    ('25 mm2', '2.1 mJ s')
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".strip()
+    if unit == "m2":  # a prefix would be squared
+        return f"{_plain(value * 1e6, digits)} mm2"
     steps = (
         [("Pi", 2.0**50), ("Ti", 2.0**40), ("Gi", 2.0**30), ("Mi", 2.0**20), ("Ki", 2.0**10), ("", 1.0)]
         if binary

@@ -82,16 +82,22 @@ def compile_stage(stage: Stage, on_compile: Callable[[str], None] = lambda _: No
     return compiled
 
 
+LOOK_S = 0.2
+"""How often the loops that processes have begun to compile are looked up."""
+
+
 def _in_processes(stages: list[Stage], on_progress: ProgressCallback, processes: int) -> list[str]:
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures import ProcessPoolExecutor, wait
     from multiprocessing import get_context
 
-    compiled: list[str] = []
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        pending = {pool.submit(compile_stage, stage): stage for stage in stages}
-        on_progress(1, len(STAGES), ", ".join(stage.name for stage in stages[:processes]))
-        for done, future in enumerate(as_completed(pending), start=2):
-            compiled += future.result()
-            running = [stage.name for other, stage in pending.items() if not other.done()]
-            on_progress(done, len(STAGES), ", ".join(running[:processes]))
-    return compiled
+    context, loops, loop = get_context("spawn"), 0, ""
+    with context.Manager() as manager, ProcessPoolExecutor(processes, context) as pool:
+        begun = manager.Queue()
+        pending = {pool.submit(compile_stage, stage, begun.put): stage for stage in stages}
+        while running := [stage.name for future, stage in pending.items() if not future.done()]:
+            while not begun.empty():
+                loops, loop = loops + 1, begun.get()
+            counted = f"loop {loops}, {loop}; " if loops else ""
+            on_progress(1 + len(stages) - len(running), len(STAGES), f"{counted}{', '.join(running[:processes])}")
+            wait([future for future in pending if not future.done()], LOOK_S)
+        return [name for future in pending for name in future.result()]

@@ -369,7 +369,8 @@ def test_memory_has_the_least_budget_and_the_time_of_a_larger_one(trainyard: Run
     assert (code, err) == (0, "")
     plan = json.loads(out)
     assert plan["least_bytes"] == plan["rows"][0]["peak_bytes"]
-    code, out, _ = trainyard("memory", "resnet50", "--on", "h200", "--batch", "32", "--budget", str(plan["rows"][1]["peak_bytes"]))
+    budget = f"{plan['rows'][1]['peak_bytes']} B"
+    code, out, _ = trainyard("memory", "resnet50", "--on", "h200", "--batch", "32", "--budget", budget)
     assert code == 0
     assert len(out.splitlines()) == 3
     code, _, err = trainyard("memory", "resnet50", "--on", "h200", "--batch", "32", "--budget", "1 MB")

@@ -157,6 +157,8 @@ def test_what_the_command_says_and_writes(trainyard: Callable[..., tuple[int, st
     assert 'data-figure="scatter"' in text
     assert 'data-figure="parallel"' in text
     assert text.count("<tr>") == 13
+    assert "is not finished" not in text
+    assert Store(store).manifest["points"] == 12
     assert "src=" not in text.partition("<script>")[0]  # nothing is fetched
     code, out, _ = trainyard("sweep", study_file, "--dry-run", "--json", "-")
     assert json.loads(out) == {"points": 12, "settings": 12, "stored": 12, "store": str(store)}
@@ -178,7 +180,7 @@ def test_errors_are_one_line(trainyard: Callable[..., tuple[int, str, str]], stu
     assert err == f"trainyard: {study_file}: 12 points are more than the limit of 11: take fewer values, or raise --limit\n"
     code, _, err = trainyard("sweep", study_file, "--store", study_file)
     assert code == 2
-    assert "cannot make the store" in err
+    assert "is a file; name a folder" in err
     assert trainyard("sweep", tmp_path / "none.toml")[0] == 2
 
 

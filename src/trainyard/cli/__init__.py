@@ -1,9 +1,9 @@
 """The command line. Every error of a user is one line on stderr and exit code 2; `--json -` prints nothing but JSON on stdout.
 
-`options` has what several commands share, `request` turns it into steps, masks, machines and results. The commands: `running` (run,
-compare, explain), `memory`, `whatif`, `sweep`, `serve`, `reproduce`, `record`, `export`, `names` (list, show), `warming` (warm-up).
-Heavy imports stay inside the commands, so that `trainyard --help` answers at once. A new command is a function here, registered at
-the end of this file.
+`options` has what several commands share, `request` turns it into steps, masks, machines and results, `faults` says what is wrong.
+The commands: `running` (run, compare, explain), `differences` (diff), `memory`, `whatif`, `sweep`, `serve`, `reproduce`, `record`,
+`export`, `names` (list, show), `warming` (warm-up). Heavy imports stay inside the commands, so that `trainyard --help` answers at
+once. A new command is a function here, registered at the end of this file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from trainyard._version import VERSION
-from trainyard.cli import export, memory, names, record, reproduce, running, serve, sweep, warming, whatif
-from trainyard.errors import TrainyardError
+from trainyard.cli import differences, export, faults, memory, names, record, reproduce, running, serve, sweep, warming, whatif
+from trainyard.cli.faults import INTERRUPTED
 from trainyard.report import terminal
 
 app = typer.Typer(
@@ -29,7 +29,6 @@ app = typer.Typer(
 )
 
 
-INTERRUPTED = 130
 COLLECT_AFTER = 50_000
 """New objects after which the garbage collector looks for cycles: what is loaded makes many, and all of them stay."""
 
@@ -66,29 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return _fail(*_reason(error))
-
-
-def _reason(error: Exception) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
-    if isinstance(error, TrainyardError):
-        cause = error.__cause__
-        without_torch = isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
-        return f"{error}: pip install 'trainyard[torch]'" if without_torch else str(error), 2
-    if isinstance(error, typer.Abort):
-        return "interrupted", INTERRUPTED
-    if callable(usage := getattr(error, "format_message", None)):
-        return usage() or "what to do? see trainyard --help", 2
-    if isinstance(error, OSError) and error.filename is None:  # files have been named by whoever opened them
-        terminal.close_stdout()
-        return f"cannot write to stdout: {error.strerror or error}", 2
-    if isinstance(error, OverflowError):
-        return f"a size of the workload or the machine is too large to count with ({error})", 2
-    return f"{type(error).__name__}: {error} (a fault of trainyard; --debug shows where)", 1
+        return _fail(*faults.reason(error, words))
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"trainyard: {' '.join(message.split())}", file=sys.stderr)
+    terminal.say(f"trainyard: {' '.join(message.split())}")
     return code
 
 
@@ -107,7 +88,8 @@ def _program(
 
 
 for _command in (
-    running.run, running.compare, running.explain, memory.memory, whatif.whatif, sweep.sweep, serve.serve, reproduce.reproduce,
+    running.run, running.compare, differences.diff, running.explain, memory.memory,
+    whatif.whatif, sweep.sweep, serve.serve, reproduce.reproduce,
     record.record, export.export, names.show,
 ):  # fmt: skip
     app.command()(_command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from trainyard.cli import request
 from trainyard.cli.options import Batch, Forward, Parallel, Settings, Workload
 from trainyard.cli.request import RunRequest
 from trainyard.errors import BadInput, UnknownName
+from trainyard.files import require_folder, require_writable, write_bytes
 from trainyard.report.terminal import say, status
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def export(
         raise BadInput(f"--to {to} needs no machine: leave out --on, --parallel and --set")
     if to in ("step", "chakra") and (layer or phase):
         raise BadInput(f"--to {to} writes the whole step: leave out --layer and --phase")
+    _require_output(to, output)
     if to == "chakra":
         _chakra(workload, on, output, batch, parallel, inference, settings)
         return
@@ -73,19 +76,25 @@ def export(
         _write_step(step, output)
 
 
+def _require_output(to: str, output: str) -> None:
+    """What cannot be written is refused before a step is read or run."""
+    if to == "step" and not output.endswith((".json", ".json.gz")):
+        raise BadInput(f"-o {output}: a Step is written to .json or .json.gz")
+    if to == "timeloop":
+        require_folder(output)
+    else:
+        require_writable(f"{output}.0.et" if to == "chakra" else output)
+
+
 def _step(workload: str, batch: int | None, inference: bool) -> Step:
     from trainyard.ir import Phase
 
-    with status(f"reading {workload}"):
+    with status(f"reading {os.path.basename(workload)}"):
         step = request.step_of(workload, batch)
         return step.only(Phase.FORWARD) if inference else step
 
 
 def _write_step(step: Step, output: str) -> None:
-    from trainyard.files import write_bytes
-
-    if not output.endswith((".json", ".json.gz")):
-        raise BadInput(f"-o {output}: a Step is written to .json or .json.gz")
     content = step.to_json().encode()
     write_bytes(output, gzip.compress(content, mtime=0) if output.endswith(".gz") else content)
     say(f"wrote {output}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +10,8 @@ import typer
 
 from trainyard.cli import request
 from trainyard.cli.options import Batch, Json, Machine, World
-from trainyard.report.terminal import status, write_json
+from trainyard.errors import BadInput
+from trainyard.report.terminal import status, write_json, write_text_lines
 
 
 def memory(
@@ -29,10 +31,13 @@ def memory(
     """
     from trainyard.memory_plans import LINK, plan_memory
 
-    with status(f"planning {workload} for {on}"):
+    for option, quantity, unit_shown in (("--budget", budget, "GB"), ("--link", link, "GB/s")):
+        if quantity is not None and quantity.strip().replace(".", "", 1).isdigit():
+            raise BadInput(f"{option} {quantity} has no unit: write {option} '{quantity.strip()} {unit_shown}'")
+    with status(f"planning {os.path.basename(workload)} for {on}"):
         step = request.step_of(workload, batch, world)
         plan = plan_memory(step, request.one_machine(on), budget=budget, unit=unit, link=link or LINK)  # type: ignore[arg-type]
     if json_path is not None:
         write_json(asdict(plan), json_path)
     if json_path != "-":
-        print(plan)
+        write_text_lines(str(plan))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from trainyard.errors import BadInput
+from trainyard.files import require_folder, require_writable
 
 
 def writable(option: typer.CallbackParam, path: str | None) -> str | None:
@@ -16,9 +16,15 @@ def writable(option: typer.CallbackParam, path: str | None) -> str | None:
     if path is None or (path == "-" and option.name == "json_path"):
         return path
     if path in ("", "-"):
-        raise BadInput(f"--{str(option.name).removesuffix('_path')} '{path}': name a file (only --json prints to stdout with -)")
-    if not os.path.isdir(folder := os.path.dirname(path) or "."):
-        raise BadInput(f"cannot write {path}: there is no folder {folder}")
+        raise BadInput(f"{option.opts[0]} '{path}': name a file (only --json prints to stdout with -)")
+    require_writable(path)
+    return path
+
+
+def makeable(path: str | None) -> str | None:
+    """A folder of results that cannot be made must not cost a run first."""
+    if path is not None:
+        require_folder(path)
     return path
 
 
@@ -38,6 +44,8 @@ Mapping  = Annotated[bool, typer.Option("--mapping", help="Show the loop nest of
 Fixed    = Annotated[str | None, typer.Option("--mapping-file", help="Fixed tiles and loop orders by layer (.toml).")]
 Json     = Annotated[str | None, typer.Option("--json", callback=writable, help="Write JSON: a file, or - for stdout alone.")]
 Html     = Annotated[str | None, typer.Option("--html", callback=writable, help="Write a self-contained HTML page.")]
+Samples  = Annotated[int | None, typer.Option("--samples", min=1, help="Samples of the data set: add the time to train on them.")]
+Epochs   = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs over these samples; 1 by default.")]
 Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]
 Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
 # fmt: on

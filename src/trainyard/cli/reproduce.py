@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.options import Html, Json, writable
+from trainyard.cli.faults import INTERRUPTED
+from trainyard.cli.options import Html, Json, makeable, writable
 from trainyard.errors import BadInput
 from trainyard.report.terminal import progress, say, write_json
-
-INTERRUPTED = 130
 
 
 def reproduce(
@@ -22,7 +21,7 @@ def reproduce(
     anew: Annotated[bool, typer.Option("--anew", help="Run every experiment, also those whose result is cached.")] = False,
     verdict: Annotated[str | None, typer.Option(help="Show these verdicts alone: off, or open,undefined.")] = None,
     search: Annotated[bool, typer.Option("--search", help="Search readings of what a paper leaves open, instead.")] = False,
-    store: Annotated[str | None, typer.Option(help="Folder of that search; PAPER-search by default.")] = None,
+    store: Annotated[str | None, typer.Option(callback=makeable, help="Folder of that search; PAPER-search by default.")] = None,
     context: Annotated[bool, typer.Option("--context", help="Show the papers' parameters in the table too.")] = False,
     json_path: Json = None,
     html: Html = None,

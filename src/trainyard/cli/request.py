@@ -46,14 +46,14 @@ class RunRequest:
         from trainyard.ir import Phase
 
         overrides = self._overrides(machines)
-        with status(f"reading {self.workload}"):
+        with status(f"reading {os.path.basename(self.workload)}"):
             step = step_of(self.workload, self.batch, self.world)
             zeros = masks_of(self.masks, self.at, step)
             step = step.only(Phase.FORWARD) if self.inference else step
         results = []
         with progress() as on_progress, on_disk(stored_tilings()):
             for number, name in enumerate(machines):
-                on_progress(number, len(machines), f"machines: {name}")
+                on_progress(number, len(machines), f"machines: {name}" if len(machines) > 1 else name)
                 fixed = self._constraints(name)
                 result = runs.run(step, name, masks=zeros, parallel=self.parallel, **overrides, **fixed)
                 result = with_range(result, on_progress) if ranged else result
@@ -146,6 +146,11 @@ def one_machine(on: str) -> str:
     if len(split(on)) > 1:
         raise BadInput(f"one machine at a time, not {on}: trainyard compare takes several")
     return on
+
+
+def require_samples(samples: int | None, epochs: int | None) -> None:
+    if epochs is not None and samples is None:
+        raise BadInput(f"--epochs {epochs}: of how many samples? add --samples, as in --samples 1281167 for ImageNet")
 
 
 def require_axis(by: str) -> None:

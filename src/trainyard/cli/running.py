@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,7 @@ from trainyard.cli.options import (
     Axis,
     Batch,
     Dpus,
+    Epochs,
     Fixed,
     Forward,
     Html,
@@ -19,6 +21,7 @@ from trainyard.cli.options import (
     Mapping,
     MasksAt,
     Parallel,
+    Samples,
     Settings,
     Top,
     Training,
@@ -29,7 +32,7 @@ from trainyard.cli.options import (
 )
 from trainyard.cli.request import RunRequest
 from trainyard.errors import BadInput
-from trainyard.report.terminal import progress, say, write_json
+from trainyard.report.terminal import progress, say, write_json, write_text_lines
 
 if TYPE_CHECKING:
     from trainyard.results.result import Result
@@ -48,6 +51,8 @@ def run(
     inference: Forward = False,
     settings: Settings = None,
     mapping_file: Fixed = None,
+    samples: Samples = None,
+    epochs: Epochs = None,
     json_path: Json = None,
     html: Html = None,
     perfetto: Annotated[str | None, typer.Option(callback=writable, help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
@@ -66,6 +71,7 @@ def run(
     Time, energy, traffic and memory, by layer and phase.
     """
     request.require_axis(by)
+    request.require_samples(samples, epochs)
     run_request = RunRequest(
         workload=workload,
         batch=batch,
@@ -88,14 +94,15 @@ def run(
             write(path)
             say(f"wrote {path}")
     if json_path is not None:
-        write_json(result.as_dict(), json_path)
+        write_json(_with_training(result, samples, epochs), json_path)
     if json_path != "-":
         if mapping:
-            print(_loop_nests(result, explain or ""))
+            write_text_lines(_loop_nests(result, explain or ""))
         elif explain is None:
             result.table(by=by, top=top, ranged=ranged)  # type: ignore[arg-type]  # checked above
+            _print_training([result], samples, epochs)
         else:
-            print(result.explain(explain))
+            write_text_lines(result.explain(explain))
 
 
 def compare(
@@ -111,6 +118,8 @@ def compare(
     inference: Forward = False,
     settings: Settings = None,
     mapping_file: Fixed = None,
+    samples: Samples = None,
+    epochs: Epochs = None,
     json_path: Json = None,
     html: Html = None,
 ) -> None:
@@ -118,6 +127,7 @@ def compare(
     from trainyard.machines import split
     from trainyard.runs import Comparison
 
+    request.require_samples(samples, epochs)
     run_request = RunRequest(
         workload=workload,
         batch=batch,
@@ -133,7 +143,7 @@ def compare(
     )
     results = Comparison(run_request.results(split(on)))
     if json_path is not None:
-        write_json([result.as_dict() for result in results], json_path)
+        write_json([_with_training(result, samples, epochs) for result in results], json_path)
     if html is None and json_path == "-":
         return
     with progress() as on_progress:
@@ -143,6 +153,7 @@ def compare(
         say(f"wrote {html}")
     if json_path != "-":
         results.table()
+        _print_training(results, samples, epochs)
 
 
 def explain(
@@ -174,11 +185,11 @@ def explain(
     if workload in ledger.papers() and not on:
         text, drawing = bench.walkthrough(workload, layer)
         if html is not None:
-            drawing().write_html(
-                html, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
-            )
+            from trainyard.report.walkthroughs import page
+
+            page.write(drawing(), text, html)
             say(f"wrote {html}")
-        print(text)
+        write_text_lines(text)
         return
     if html is not None:
         raise BadInput(
@@ -205,10 +216,29 @@ def explain(
 
         write_json([nest.as_dict() for nest in chosen(result.mapping, layer)], json_path)
     if json_path != "-":
-        print(_loop_nests(result, layer) if mapping else result.explain(layer))
+        write_text_lines(_loop_nests(result, layer) if mapping else result.explain(layer))
 
 
 def _loop_nests(result: Result, pattern: str) -> str:
     from trainyard.report.mapping.loop_nests import text
 
     return text(result, pattern)
+
+
+def _with_training(result: Result, samples: int | None, epochs: int | None) -> dict[str, Any]:
+    """The JSON object of a result, with the time to train where it was asked for."""
+    training = {} if samples is None else {"training": result.training(samples, epochs or 1).as_dict()}
+    return {**result.as_dict(), **training}
+
+
+def _print_training(results: Sequence[Result], samples: int | None, epochs: int | None) -> None:
+    """A line for each machine, folded between words; nothing where no samples were given."""
+    if samples is None:
+        return
+    from rich.text import Text
+
+    from trainyard.report.summaries.grid import console_of
+
+    console, width = console_of(), max(len(result.machine) for result in results)
+    for result in results:
+        console.print(Text(f"time to train on {result.machine + ':':<{width + 1}} {result.training(samples, epochs or 1)}"))

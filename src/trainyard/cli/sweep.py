@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard.cli.options import Html, Json, writable
+from trainyard.cli.faults import INTERRUPTED
+from trainyard.cli.options import Html, Json, makeable, writable
 from trainyard.report.terminal import progress, say, write_json
 
 if TYPE_CHECKING:
@@ -16,17 +18,19 @@ if TYPE_CHECKING:
     from trainyard.sweep.running import Summary
     from trainyard.sweep.study import Study
 
-INTERRUPTED = 130
 MOST_ROWS = 20
 
 
 def sweep(
     study: Annotated[str, typer.Argument(help="Study file (.toml); see docs/sweep.md.", show_default=False)],
-    store: Annotated[str | None, typer.Option(help="Folder of results; beside the study by default.")] = None,
+    store: Annotated[str | None, typer.Option(callback=makeable, help="Folder of results; beside the study by default.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")] = None,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most points that a study may have.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run points again that failed before.")] = False,
+    any_memory: Annotated[
+        bool, typer.Option("--any-memory", help="Rank points too that do not fit their machine's memory.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many points there are, and run none.")] = False,
     json_path: Json = None,
     csv: Annotated[str | None, typer.Option(callback=writable, help="Write the points as CSV.")] = None,
@@ -40,6 +44,7 @@ def sweep(
     from trainyard.sweep.study import LIMIT, Study
 
     loaded, folder = Study.load(study), store or running.store_of(study)
+    loaded = replace(loaded, any_memory=loaded.any_memory or any_memory)
     if dry_run:
         _show_size(loaded, str(folder), LIMIT if limit is None else limit, json_path)
         return
@@ -63,7 +68,7 @@ def sweep(
     if html is not None:
         from trainyard.sweep import page
 
-        page.write(loaded, summary.records, html)
+        page.write(loaded, summary.records, html, planned=summary.points)
         say(f"wrote {html}")
     if json_path is not None:
         write_json(summary.as_dict(), json_path)
@@ -131,10 +136,20 @@ def _show(study: Study, summary: Summary) -> None:
             cells = [_setting(record, name) for name in names]
             table.add_row(*map(Text, cells), *(shown(name, record.metrics.get(name)) for name in study.objectives))
         console.print(table)
+    if summary.overfull:
+        console.print(Text(_overfull(study, summary), "yellow"))
     if summary.failed:
         first = next(record for record in summary.records if record.failed)
         console.print(Text(f"first failure: {dict(first.settings)}: {first.error}", "dim"), soft_wrap=True)
     console.print(Text(f"store: {summary.store}"), soft_wrap=True)
+
+
+def _overfull(study: Study, summary: Summary) -> str:
+    """How many points need more memory than their machine has, and whether they were ranked."""
+    worst = max(record.metrics.get("memory_share", 0.0) for record in summary.records)
+    count = "1 point needs" if summary.overfull == 1 else f"{summary.overfull} points need"
+    need = f"{count} more memory than the machine has (up to {worst:.3g} times as much)"
+    return f"{need}: ranked all the same" if study.any_memory else f"{need}: not ranked (--any-memory ranks them too)"
 
 
 def _columns(study: Study, records: Sequence[Record]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -27,7 +28,7 @@ def whatif(
     settings: Settings = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="time_s (default), energy_j, samples_per_s, cycles, array_cycles, traffic_bytes.dram ..."),
+        typer.Option(help="time_s (default), energy_j, power_w, energy_delay_js, area_m2, cycles, traffic_bytes.dram ..."),
     ] = None,
     only: Annotated[str | None, typer.Option(help="Weigh assumptions only, or parameters only: both by default.")] = None,
     factor: Annotated[float, typer.Option(help="Parameters are divided and multiplied by this.")] = 2.0,
@@ -53,12 +54,13 @@ def whatif(
         if study is None:
             workload, on, masks = bench.case(workload, masks)
     name = workload if study is not None else request.one_machine(on)
+    if study is None:
+        with status(f"reading {os.path.basename(workload)}"):
+            step = request.step_of(workload, batch, world)
+            zeros = request.masks_of(masks, at, step)
     with progress() as on_progress:
         if study is None:
-            on_progress(0, 1, f"machines: {on}")
-            with status(f"reading {workload} for {on}"):
-                step = request.step_of(workload, batch, world)
-                zeros = request.masks_of(masks, at, step)
+            on_progress(0, 1, on)
             options = {"parallel": parallel, "masks": zeros, **request.overrides_of(settings)}
             study = sensitivity.machine_study(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
         result = sensitivity.run_study(study, with_message(on_progress, f"alternatives of {name}"), paired=pairs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TooLarge
 from trainyard.ir.plan import LONGEST_PS, Link
 from trainyard.units import PICOSECONDS_PER_SECOND
 
@@ -119,5 +119,5 @@ def starved(link: str) -> BadInput:
     return BadInput(f"a flow across link {link!r} gets less than 1 byte/s: too many flows for the bandwidth of a link in its path")
 
 
-def too_long(link: str) -> BadInput:
-    return BadInput(f"a flow across link {link!r} would end after 2**62 ps (53 days): give it fewer bytes or a faster link")
+def too_long(link: str) -> TooLarge:
+    return TooLarge(f"a flow across link {link!r} would end after 2**62 ps (53 days): give it fewer bytes or a faster link")

@@ -30,7 +30,7 @@ from trainyard.engine.commands import (
 )
 from trainyard.engine.network import Network
 from trainyard.engine.timeline import Timeline
-from trainyard.errors import BadInput, TrainyardError
+from trainyard.errors import BadInput, TooLarge, TrainyardError
 from trainyard.ir.plan import LONGEST_PS, Link, TaskClass, checked_flows, checked_integer
 
 _BLOCKED = object()
@@ -318,7 +318,7 @@ class Simulation:
 
     def _at(self, delay_ps: int, action: Callable[[], None] | Agent) -> None:
         if self.now_ps + delay_ps >= LONGEST_PS:
-            raise BadInput(f"the clock stops at 2**62 ps (53 days): {delay_ps} ps more at {self.now_ps} ps are too many")
+            raise TooLarge(f"the clock stops at 2**62 ps (53 days): {delay_ps} ps more at {self.now_ps} ps are too many")
         self._order += 1
         heapq.heappush(self._events, (self.now_ps + delay_ps, self._order, action))
 

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from trainyard.ir.step import Step
 
 
+ENERGY = "energy_j"
+OF_ENERGY = (
+    "power_w", "energy_per_sample_j", "energy_delay_js", "static_energy_j", "total_energy_j", "area_m2", "samples_per_s_m2",
+)  # fmt: skip
+"""Metrics that follow from energy, or as it does from the technology: what changes energy alone may change these."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
     """A value that no source states; `path` is the field of the machine that has it (`array.pipelined`).
@@ -36,7 +43,7 @@ class Assumption:
 
     def changes(self, metric: str) -> bool:
         """Whether an alternative may change a metric; if not, no run is needed to know its effect."""
-        return not self.unused and self.only in ("", metric)
+        return not self.unused and (self.only in ("", metric) or (self.only == ENERGY and metric in OF_ENERGY))
 
 
 def trials(assumptions: Iterable[Assumption], metric: str) -> list[tuple[str, Any]]:

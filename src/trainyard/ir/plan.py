@@ -14,7 +14,7 @@ from enum import IntEnum
 from operator import index
 from typing import TYPE_CHECKING
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TooLarge
 from trainyard.ir.booking import Booking
 from trainyard.units import PICOSECONDS_PER_SECOND
 
@@ -121,7 +121,7 @@ def checked_integer(value: object, what: str, *, least: int = 0) -> int:
     if number < least:
         raise BadInput(f"{what} must be at least {least}, got {number}")
     if number >= LONGEST_PS:
-        raise BadInput(f"{what} must be below 2**62, got {number}")
+        raise TooLarge(f"{what} must be below 2**62, got {number}")
     return number
 
 
@@ -340,7 +340,7 @@ class Plan:
         rows = np.concatenate([np.empty((0, 5), np.int64), *(rows for rows, _ in self._blocks)])
         stream, duration_ps, kind, tag, waits = np.ascontiguousarray(rows.T)
         if float(duration_ps.sum(dtype=np.float64)) >= LONGEST_PS:
-            raise BadInput(
+            raise TooLarge(
                 f"the plan's durations add up to {duration_ps.sum(dtype=np.float64):.3g} ps: more than the clock can count"
             )
 

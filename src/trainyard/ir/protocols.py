@@ -400,6 +400,21 @@ class HasStaticPower(Protocol):
 
 
 @runtime_checkable
+class HasArea(Protocol):
+    """Square metres by component (`mac`, `scratchpad`, `die`); empty where a part states none. Shown by `trainyard show`."""
+
+    def area(self) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class HasLeakage(Protocol):
+    """Static watts that the device's energy does not count; a result has them over its time as `static_energy_j`."""
+
+    @property
+    def leakage_w(self) -> float: ...
+
+
+@runtime_checkable
 class HasName(Protocol):
     """What a device is called in messages; its class's name otherwise."""
 

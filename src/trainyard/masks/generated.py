@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.caches import BoundedCache
+from trainyard.checks import suggests_keywords
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.hardware.formats.structured import drawn
 from trainyard.ir import MatMul, Phase, Step, Structured, TensorKey
@@ -148,6 +149,7 @@ class GeneratedMasks:
         return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 
+@suggests_keywords
 def generated_masks(
     step: Step,
     sparsity: Sparsity | None = None,

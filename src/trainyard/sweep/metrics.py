@@ -1,24 +1,27 @@
 """The numbers of a Result that a point keeps, by name.
 
-Every point keeps `BASE`, bytes by level (`traffic_bytes.dram`) and peak memory by pool. A study may ask for more by dotted name:
-`by_phase.forward` (its time), `by_class.copy.busy_s`, `by_layer.layer4.0.conv2.energy_j`, `energy_by_component.dram`,
-`traffic_bytes` (all levels), `peaks.macs_per_s`. What one machine does not have (a pool, a class) is missing there, not zero.
+Every point keeps `BASE`, bytes by level (`traffic_bytes.dram`) and peak memory by pool. A study may ask for more by name:
+`power_w`, `energy_delay_js`, `area_m2` and all others of `results.metrics.DERIVED`; dotted, `by_phase.forward` (its time),
+`by_class.copy.busy_s`, `by_layer.layer4.0.conv2.energy_j`, `energy_by_component.dram`, `area_by_component.mac`, `traffic_bytes`
+(all levels), `peaks.macs_per_s`. What one machine does not have (a pool, a class, an area) is missing there, not zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput, UnknownName
+from trainyard.results.metrics import BASE, BY_NAME, DERIVED, metrics_of
 from trainyard.results.result import Cost, Result
 from trainyard.units import show, unit_of_field
 
-BASE = ("time_s", "samples_per_s", "energy_j", "cycles", "array_cycles", "macs")
-BY_NAME = ("traffic_bytes", "peak_memory_bytes")
+if TYPE_CHECKING:
+    from trainyard.ir import Step
+
 GROUPS = ("by_phase", "by_class", "by_layer")
 """Of costs: a Cost's own fields may follow, its time is meant where none does."""
-OTHERS = ("energy_by_component", "peaks", "samples", "steps", "batch", "clock_hz")
+OTHERS = (*DERIVED, "energy_by_component", "area_by_component", "peaks", "samples", "steps", "batch", "clock_hz")
 COSTS = ("time_s", "busy_s", "energy_j", "macs", "traffic_bytes")
 PHASES = ("forward", "loss", "grad_input", "grad_weight", "update", "copy", "idle")
 CLASSES = ("compute", "synchronisation", "copy", "idle")
@@ -40,11 +43,21 @@ def require_metric(name: object, where: str) -> str:
             raise UnknownName(f"part of {head}", first, inner, where)
         if head != "peaks" and last and last.partition(".")[0] not in COSTS:
             raise UnknownName(f"number of {head}.{first}", last, COSTS, where)
-    elif head in ("by_layer", "energy_by_component") and not rest:
+    elif head in ("by_layer", "energy_by_component", "area_by_component") and not rest:
         raise BadInput(f"{where}: {name}: which one? write {name}.NAME")
-    elif rest and head in (*BASE, "samples", "steps", "batch", "clock_hz"):
+    elif rest and head in (*BASE, *DERIVED, "samples", "steps", "batch", "clock_hz"):
         raise BadInput(f"{where}: {name}: {head} is one number")
     return name
+
+
+def require_layers(names: Iterable[str], steps: Iterable[Step], where: str) -> None:
+    """Refuses a metric of a layer that no workload of a study has."""
+    layers = {layer for step in steps for layer in step.layers if layer}
+    for name in names:
+        head, _, path = name.partition(".")
+        if head == "by_layer" and not any(path == layer or path.startswith(f"{layer}.") for layer in layers):
+            layer, _, number = path.rpartition(".")
+            raise UnknownName("layer", layer if number in COSTS else path, layers, f"{where}: {name}")
 
 
 def unit_of(name: str) -> str:
@@ -82,9 +95,7 @@ def _is_always_stored(name: str) -> bool:
 
 
 def of_result(result: Result, more: Iterable[str] = ()) -> dict[str, float]:
-    metrics = {name: float(value) for name in BASE if (value := getattr(result, name)) is not None}
-    for head in BY_NAME:
-        metrics.update({f"{head}.{name}": float(value) for name, value in getattr(result, head).items()})
+    metrics = metrics_of(result)
     groups: dict[str, Any] = {}
     for name in more:
         value = _number(result, name, groups)

@@ -5,12 +5,9 @@ The frame, its style and its script are those of a result's page (`report/page.h
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from trainyard._version import VERSION
@@ -18,7 +15,7 @@ from trainyard.errors import BadInput
 from trainyard.files import write_text
 from trainyard.report.colours import plain, scale, styled
 from trainyard.sweep.metrics import shown, unit_of
-from trainyard.sweep.records import Record
+from trainyard.sweep.records import Record, ranked
 from trainyard.sweep.study import Study
 
 if TYPE_CHECKING:
@@ -30,49 +27,41 @@ MOST_ROWS = 2000
 MOST_LINES = 600
 
 
-def write(study: Study, records: Sequence[Record], path: str | os.PathLike[str]) -> None:
-    write_text(path, page(study, records))
+def write(study: Study, records: Sequence[Record], path: str | os.PathLike[str], *, planned: int = 0) -> None:
+    """One page of the points; where fewer than `planned` are there, it says that the sweep is not finished."""
+    write_text(path, page(study, records, planned=planned))
 
 
-def page(study: Study, records: Sequence[Record]) -> str:
-    from plotly.offline import get_plotlyjs
-
+def page(study: Study, records: Sequence[Record], *, planned: int = 0) -> str:
+    from trainyard.report.page import framed, plot_place
     from trainyard.sweep.running import fronts
 
     done = [record for record in records if not record.failed]
     if not records:
         raise BadInput("nothing to write: the sweep has no points")
-    front = {record.key for record in fronts(done, study.objectives)}
+    front = {record.key for record in fronts(ranked(done, any_memory=study.any_memory), study.objectives)}
     figures: dict[str, Any] = {}
     plots = []
     if len(study.objectives) > 1 and done:
-        plots.append(_plot(scatter(study, done, front), "scatter", figures))
+        plots.append(plot_place(scatter(study, done, front), "scatter", figures, broad=True))
     if done:
-        plots.append(_plot(parallel(study, done, front), "parallel", figures))
-    facts = {"points": len(records), "failed": len(records) - len(done), "on the front": len(front)}
+        plots.append(plot_place(parallel(study, done, front), "parallel", figures, broad=True))
+    partial = len(records) < planned
+    facts = {
+        "points": f"{len(records)} of {planned}" if partial else len(records),
+        "failed": len(records) - len(done),
+        "on the front": len(front),
+    }
+    if overfull := sum(not record.fits for record in done):
+        facts["too large for their memory"] = overfull
     cards = "".join(f"<div><dt>{escape(name)}</dt><dd>{count}</dd></div>" for name, count in facts.items())
-    body = "\n".join([f'<dl class="cards">{cards}</dl>', '<div class="plots">', *plots, "</div>", _table(study, records, front)])
-    template = Template(files("trainyard.report").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=escape(study.name),
-        subtitle=escape(f"{', '.join(dict.fromkeys(w.model for w in study.workloads))} on {', '.join(study.machines)}"),
-        version=escape(VERSION),
-        body=body,
-        footer=escape(f"trainyard {VERSION}"),
-        plotly=get_plotlyjs(),
-        figures=json.dumps(figures).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+    unfinished = f"This sweep is not finished: {len(records)} of {planned} points are here, and the front is theirs."
+    warned = f'<p class="warning">{unfinished}</p>' if partial else ""
+    body = "\n".join(
+        [f'<dl class="cards">{cards}</dl>', warned, '<div class="plots">', *plots, "</div>", _table(study, records, front)]
     )
-
-
-def _plot(figure: Any, name: str, figures: dict[str, Any]) -> str:
-    import plotly.io
-
-    figures[name] = json.loads(plotly.io.to_json(figure, engine="json"))
-    caption = escape(figure.layout.meta["description"])
-    return (
-        f'<figure class="broad"><div role="img" aria-label="{caption}" data-figure="{name}" '
-        f'style="height:{figure.layout.height}px"></div><figcaption>{caption}</figcaption></figure>'
-    )
+    subtitle = f"{', '.join(dict.fromkeys(w.model for w in study.workloads))} on {', '.join(study.machines)}"
+    return framed(study.name, subtitle, body, escape(f"trainyard {VERSION}"), figures)
 
 
 def _scaled(name: str, records: Sequence[Record]) -> tuple[list[float | None], str]:

@@ -79,6 +79,7 @@ class Materials:
                     _require_parallel(workload, name, machine)
             except TrainyardError as error:
                 raise BadInput(f"{study.source}: workload {workload.model}: {error}") from error
+        metrics.require_layers(study.extra_metrics, materials.steps.values(), study.source)
         return materials
 
     def step(self, workload: Workload) -> Any:

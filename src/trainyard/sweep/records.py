@@ -23,6 +23,11 @@ class Record:
     def failed(self) -> bool:
         return bool(self.error)
 
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits every memory of its machine that states a capacity."""
+        return self.metrics.get("memory_share", 0.0) <= 1.0
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "key": self.key,
@@ -32,6 +37,11 @@ class Record:
             "metrics": dict(self.metrics),
             "error": self.error,
         }
+
+
+def ranked(records: Iterable[Record], *, any_memory: bool) -> list[Record]:
+    """The records that a front or a best one is chosen from: what failed is not, nor, unless `any_memory`, what does not fit."""
+    return [record for record in records if not record.failed and (any_memory or record.fits)]
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainyard.checks import suggests_keywords
 from trainyard.errors import BadInput
 from trainyard.progress import ProgressCallback, no_progress
 from trainyard.sweep import pareto
 from trainyard.sweep.executors import Executor, Inline, LocalProcesses
 from trainyard.sweep.metrics import shown
 from trainyard.sweep.points import Materials
-from trainyard.sweep.records import Record
+from trainyard.sweep.records import Record, ranked
 from trainyard.sweep.store import Disk, Store
 from trainyard.sweep.study import LIMIT, Point, Study
 
@@ -34,12 +35,16 @@ SUFFIX = ".sweep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a sweep did: of the study's `points`, `computed` now and `reused` from the store; `front` by workload."""
+    """What a sweep did: of the study's `points`, `computed` now and `reused` from the store; `front` by workload.
+
+    `overfull` points need more memory than their machine has; they are in `best` and `front` only where the study says any_memory.
+    """
 
     points: int
     computed: int
     reused: int
     failed: int
+    overfull: int
     store: Path
     best: dict[str, Record]
     front: list[Record]
@@ -53,6 +58,7 @@ class Summary:
             "computed": self.computed,
             "reused": self.reused,
             "failed": self.failed,
+            "overfull": self.overfull,
             "interrupted": self.interrupted,
             "store": str(self.store),
             "best": {name: record.as_dict() for name, record in self.best.items()},
@@ -68,6 +74,7 @@ def store_of(study: str | os.PathLike[str] | Study) -> Path:
     return Path(study).with_suffix(SUFFIX)
 
 
+@suggests_keywords
 def sweep(
     study: Study | str | os.PathLike[str],
     store: str | os.PathLike[str] | None = None,
@@ -87,7 +94,7 @@ def sweep(
     chosen = executor or (Inline() if workers == 1 or not _spawnable() else LocalProcesses(workers))
     materials = Materials.of(loaded)
     points = [] if loaded.plan else list(materials.keyed(loaded.points(limit)))
-    opened = Store.begin(path, loaded.table, disk=disk)
+    opened = Store.begin(path, loaded.table, points=None if loaded.plan else len(points), disk=disk)
     with opened.writing(), stopping() as stop:
         run = Run(loaded, materials, opened, chosen, on_progress, stop, retry_failed)
         try:
@@ -181,6 +188,8 @@ class Run:
     def _take(self, record: Record) -> None:
         self._records[record.key] = record
         self._failed += record.failed
+        if not ranked([record], any_memory=self.study.any_memory):
+            return
         for name, direction in self.study.objectives.items():
             value, best = record.metrics.get(name), self._best.get(name)
             if value is not None and value == value and (best is None or _beats(value, best.metrics[name], direction)):
@@ -201,15 +210,17 @@ class Run:
 
     def summary(self) -> Summary:
         records = [self._records[key] for key in self._asked if key in self._records]  # as asked for, however they were finished
-        best = pareto.best(records, self.study.objectives)
+        chosen_from = ranked(records, any_memory=self.study.any_memory)
+        best = pareto.best(chosen_from, self.study.objectives)
         return Summary(
             points=max(self._expected, len(records)),
             computed=len(self._computed),
             reused=len(records) - len(self._computed),
             failed=self._failed,
+            overfull=sum(not record.fits for record in records),
             store=self.store.path,
             best={name: self._records[key] for name, key in best.items()},
-            front=fronts(records, self.study.objectives),
+            front=fronts(chosen_from, self.study.objectives),
             records=records,
             interrupted=self.stop.requested,
             notes=(*self.store.notes, *_missing(records, (*self.study.metrics, *self.study.objectives))),

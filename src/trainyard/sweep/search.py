@@ -8,7 +8,8 @@
 
 A generation is asked for as a whole, run on whatever workers there are, and told in the order in which it was asked: so the search
 is the same for one worker and for a hundred, and started again it walks the same way through the points that are in the store.
-With several workloads, a setting's objective is the geometric mean over them.
+With several workloads, a setting's objective is the geometric mean over them. What fails, or does not fit its machine's memory, is
+no parent of later settings.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def search(run: Run) -> None:
         records = run.evaluate(points, total=total)
         per_setting = len(study.workloads)
         for number, trial in enumerate(generation):
-            values = objective(records[number * per_setting : (number + 1) * per_setting], list(study.objectives))
+            own = records[number * per_setting : (number + 1) * per_setting]
+            fit = study.any_memory or all(record.fits for record in own)
+            values = objective(own, list(study.objectives)) if fit else None
             if values is None:
                 trials.tell(trial, state=_failed())
             else:

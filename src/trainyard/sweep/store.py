@@ -97,11 +97,17 @@ class Store:
         self._known: dict[str, Record] | None = None
 
     @classmethod
-    def begin(cls, path: str | os.PathLike[str], study: Mapping[str, Any], *, disk: Disk | None = None) -> Store:
-        """The store of a study, made if there is none; a folder of something else, or of another study, is refused."""
+    def begin(
+        cls, path: str | os.PathLike[str], study: Mapping[str, Any], *, points: int | None = None, disk: Disk | None = None
+    ) -> Store:
+        """The store of a study, made if there is none; a folder of something else, or of another study, is refused.
+
+        `points` is how many the study has where that is known: a store with fewer is of an unfinished sweep.
+        """
         folder, disk = Path(path), disk or Disk()
         _parquet()
         about = {"format": FORMAT, "version": FORMAT_VERSION, "name": study.get("name"), "trainyard": VERSION, "study": study}
+        about |= {} if points is None else {"points": points}
         content = (json.dumps(about, indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n").encode()
         try:
             folder.mkdir(parents=True, exist_ok=True)

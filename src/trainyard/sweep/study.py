@@ -5,6 +5,7 @@
     machine = "npu"                                    # the machine grammar, a machine file, or an inline table
     metrics = ["by_phase.forward"]                     # beyond those that every point has (metrics.py)
     objectives = { time_s = "min", energy_j = "min" }
+    any_memory = false                                 # whether points that do not fit their machine's memory are ranked as well
     [axes]                                             # any field of the machine by path, and batch, masks, at, parallel, inference
     "array.rows" = [32, 64, 128]
     dram = { from = "50 GB/s", to = "800 GB/s", steps = 5, scale = "log" }
@@ -29,13 +30,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from trainyard.checks import require_flag
 from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.files import read_text
 from trainyard.sweep.axes import Axis
 from trainyard.sweep.metrics import extra, require_metric
 from trainyard.sweep.search import Plan
 
-KEYS = ("name", "workloads", "machine", "metrics", "objectives", "axes", "tie", "search")
+KEYS = ("name", "workloads", "machine", "metrics", "objectives", "axes", "tie", "search", "any_memory")
 KNOBS = ("batch", "masks", "at", "parallel", "inference")
 """What may vary and is no field of a machine."""
 LIMIT = 100_000
@@ -90,6 +92,7 @@ class Study:
     metrics: tuple[str, ...] = ()
     objectives: Mapping[str, str] = field(default_factory=lambda: dict(OBJECTIVES))
     plan: Plan | None = None
+    any_memory: bool = False
     table: Mapping[str, Any] = field(default_factory=dict, repr=False)
     source: str = "study"
     folder: Path = Path()
@@ -176,6 +179,8 @@ def _checked(table: Mapping[str, Any], reading: Any) -> Study:
     search = table.get("search", {})
     if not isinstance(search, Mapping):
         raise BadInput(f"{reading.source}: search: expected a table, got {search!r}")
+    any_memory = table.get("any_memory", False)
+    require_flag(reading.source, any_memory=any_memory)
     workloads, raw_axes = reading.workloads(table), reading.raw_axes(table)
     machines = reading.machines(table, raw_axes)
     axes = reading.axes(table, raw_axes, machines)
@@ -190,6 +195,7 @@ def _checked(table: Mapping[str, Any], reading: Any) -> Study:
         axes=axes,
         metrics=tuple(require_metric(metric, f"{reading.source}: metrics") for metric in metrics),
         objectives=dict(objectives),
+        any_memory=any_memory,
         plan=Plan.of(search, axes, objectives, KNOBS, reading.source) if "search" in table else None,
         table=dict(table),
         source=reading.source,

@@ -19,6 +19,7 @@ from trainyard.ir import Device, DeviceCost, Masks, Step
 from trainyard.ir.booking import Traffic
 from trainyard.ir.plan import LONGEST_PS, Plan, picoseconds
 from trainyard.ir.protocols import CostsWholeSteps, HasArray, HasCapacity
+from trainyard.progress import counted
 from trainyard.systems.step_columns import StepColumns, booking_columns, edges_of, energy_columns, step_columns
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Single:
         cycles = array_cycles = 0
         spent: dict[int, tuple[Mapping[str, float], Traffic]] = {}
         costs: list[DeviceCost] = []  # an id stays its own only while the cost lives
-        for work in works:
+        for work in counted(works, "layers and phases"):
             cost = self.device.cost(step, work, masks)
             cycles += cost.cycles
             array_cycles += cost.compute_cycles if any(step.ops[index].is_product for index in work.ops) else 0

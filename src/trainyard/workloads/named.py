@@ -5,10 +5,14 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import inspect
+import linecache
+import os
 import sys
+import traceback
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from trainyard.errors import BadInput, TrainyardError, UnknownName
@@ -17,6 +21,7 @@ from trainyard.ir import Step
 RETURNS = "a Step, a Recipe, a Trainer, or (model, inputs, targets, loss, optimizer)"
 LARGEST_STEP = 2**28
 """Bytes of a step file, unpacked; the largest of the zoo has a hundredth of it."""
+FILES = (".json", ".json.gz", ".csv", ".onnx", "file.py:function")
 RECIPE_BATCH = 8
 """Default batch of a Recipe, which has none of its own."""
 PARTS = ("model", "inputs", "targets", "loss", "optimizer")
@@ -34,6 +39,8 @@ def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
         raise BadInput(f"{text}: world={world} is for a script that makes its own exchanges, file.py:function")
     if text.endswith(".py"):
         raise BadInput(f"{text}: which function? write {text}:function")
+    if Path(text).is_dir() and not _in_zoo(text):
+        raise BadInput(f"{text} is a folder: name a file in it{_examples(Path(text))}")
     if text.endswith((".json", ".json.gz")):
         return _sized(_from_json(Path(text)), batch)
     if text.endswith(".csv"):
@@ -48,9 +55,22 @@ def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
         return read_onnx(path, batch=batch, sizes=open_sizes(function))
     from trainyard.workloads import zoo
 
-    if text not in zoo.names() and (Path(text).suffix or "/" in text):
-        raise BadInput(f"{text} is neither a zoo model nor a file this reads: .json, .json.gz, .csv, .onnx, file.py:function")
+    if not _in_zoo(text) and (Path(text).suffix or "/" in text):
+        raise BadInput(f"{text} is neither a zoo model nor a file this reads: {', '.join(FILES)}")
     return zoo.load(text, batch=batch)
+
+
+def _in_zoo(text: str) -> bool:
+    from trainyard.workloads import zoo
+
+    return text in zoo.names()
+
+
+def _examples(folder: Path) -> str:
+    """The first files of a folder that could be meant, as a user would write them; else what is read at all."""
+    meant = sorted(path for path in folder.iterdir() if path.name.endswith((*FILES[:-1], ".py")))[:3]
+    names = [f"{path}:function" if path.suffix == ".py" else str(path) for path in meant]
+    return f", such as {', '.join(names)}" if names else f" ({', '.join(FILES)})"
 
 
 def _sized(step: Step, batch: int | None) -> Step:
@@ -90,7 +110,7 @@ def function_of(text: str) -> Callable[..., Any]:
     except TrainyardError:
         raise
     except Exception as error:
-        raise BadInput(f"{file} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
+        raise BadInput(f"{file} cannot be imported: {in_user_code(error, file)}") from error
     finally:
         sys.path.remove(str(file.resolve().parent))
     function = getattr(module, name, None)
@@ -116,11 +136,31 @@ def called(text: str, **offered: Any) -> Any:
     except TrainyardError:
         raise
     except Exception as error:
-        raise BadInput(f"{text} raised {type(error).__name__}: {_first_line(error)}") from error
+        raise BadInput(f"{text} raised {in_user_code(error, text.rpartition(':')[0])}") from error
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
+def in_user_code(error: Exception, file: str | os.PathLike[str]) -> str:
+    """An error of a user's program in one line: what it says, and the innermost line of the user's that it passed through."""
+    message = error.msg if isinstance(error, SyntaxError) else next(iter(str(error).splitlines()), "")
+    sentence = f"{type(error).__name__}: {message}".removesuffix(": ")
+    if (line := user_line(error, file)) is None:
+        return sentence
+    source = linecache.getline(*line).strip()
+    return f"{sentence} ({Path(line[0]).name}:{line[1]}{f': `{shorten(source, 100)}`' if source else ''})"
+
+
+def user_line(error: Exception, file: str | os.PathLike[str]) -> tuple[str, int] | None:
+    """The innermost line of a program in the file's folder that an error passed through: the file and the line's number."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return error.filename, error.lineno or 0
+    folder = Path(file).resolve().parent
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename, folder)]
+    return (frames[-1].filename, frames[-1].lineno or 0) if frames else None
+
+
+def _is_users(file: str, folder: Path) -> bool:
+    """Whether a line of a traceback is of a program in this folder, not of what is installed below it or made at run time."""
+    return not file.startswith("<") and "site-packages" not in file and Path(file).resolve().is_relative_to(folder)
 
 
 def _from_python(file: Path, function: str, batch: int | None, world: int | None) -> Step:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard._version import VERSION
+from trainyard.checks import suggests_keywords
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import TensorKey
 from trainyard.masks.recorded import Masks, MaskWriter
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+@suggests_keywords
 def record_masks(
     train_step: Callable[..., Any],
     model: nn.Module,
@@ -192,4 +194,4 @@ def _with_progress(numbers: range, progress: bool | None) -> Iterator[int]:
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(numbers, description="recording masks", console=Console(stderr=True))
+    yield from track(numbers, description="recording masks", console=Console(stderr=True), transient=True)

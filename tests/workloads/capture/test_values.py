@@ -40,7 +40,7 @@ OPS: list[Callable[[list[Tensor], int, torch.device], Tensor]] = [
     lambda made, k, device: F.one_hot(torch.arange(3, device=device), 4).sum(0) + k,
     lambda made, k, device: torch.where(made[-1] > k, 1, 0),
     lambda made, k, device: torch.zeros_like(made[-1]).fill_(k % 2),
-    lambda made, k, device: made[-1].to("cpu").to(device),
+    lambda made, k, device: made[-1].to("cpu", copy=True).to(device),  # on one device the first alone would be the same tensor
     lambda made, k, device: made[-1].new_tensor([k, 1]),
     lambda made, k, device: made[-1].sort(descending=True).indices,
     lambda made, k, device: made[-1][[-1, 0]],

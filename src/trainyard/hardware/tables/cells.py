@@ -18,6 +18,7 @@ FARAD_PER_M      = 0.2e-9     # assumed: 0.2 pF/mm, which wires keep from node t
 SUPPLY_V         = 0.9        # hardware.tables.technology: 32 and 20 nm
 TOGGLED          = 0.5        # assumed: bits of unrelated words differ half of the time
 LEAKAGE_W_PER_M2 = 2e4        # assumed: 20 mW/mm2, the middle of what 28 nm logic of usual thresholds leaks when warm (10 to 40)
+SRAM_LEAKAGE_W_PER_BIT = 3e-10  # assumed: 0.3 nW of a warm cell of low operating power, as tables.energy's RAMs have (0.1 to 1)
 # fmt: on
 
 

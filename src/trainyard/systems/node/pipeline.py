@@ -24,6 +24,7 @@ from trainyard.mapping.pipeline.schedule import Turn, issued, turns
 from trainyard.mapping.pipeline.stages import Pass, Stages, stages_of, sums_apart
 from trainyard.mapping.works import memory_accesses
 from trainyard.masks.shards import notes_of, shards
+from trainyard.progress import counted
 from trainyard.systems.node.pipeline_memory import book_memory
 from trainyard.systems.node.sends import Pair, Sends
 from trainyard.systems.work_rows import book_work, in_device_precision, traffic_of
@@ -79,7 +80,7 @@ class PipelinePlanner:
         self.held = in_device_precision(step, node.device)
         self.pipeline, self.replicas = node.pipeline, node.devices // stages
         self.works = sums_apart(step, node.device.works(step))
-        self.costs = [node.device.cost(step, work, masks) for work in self.works]
+        self.costs = [node.device.cost(step, work, masks) for work in counted(self.works, "layers and phases")]
         self.chunks = stages * self.pipeline.chunks_each
         self.stages: Stages = stages_of(step, self.works, [cost.cycles for cost in self.costs], self.chunks)
         self.built = Plan()

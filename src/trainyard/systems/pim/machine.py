@@ -20,6 +20,7 @@ from trainyard.ir import Collective, Device, Masks, Role, Step, assumed
 from trainyard.ir.plan import Plan, checked_integer, picoseconds
 from trainyard.ir.protocols import ExplainsMasks
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
+from trainyard.progress import counted
 from trainyard.results.result import Peaks
 from trainyard.systems.pim import device_interface
 from trainyard.systems.pim.rounds import Rounds, TimedEvent, WorkerGroup
@@ -266,7 +267,7 @@ class Pim:
 
 def _group(step: Step, device: Device, workers: int, template: int, masks: Masks | None) -> WorkerGroup:
     works = device.works(step)
-    costs = [device.cost(step, work, masks) for work in works]
+    costs = [device.cost(step, work, masks) for work in counted(works, "layers and phases")]
     return WorkerGroup(
         name="",
         workers=workers,

@@ -166,6 +166,11 @@ class DpuToDpu(Pim):
         parts = (self.clusters * self.agau.static_w if self.agau else 0.0, self.dsc.static_w if self.dsc else 0.0)
         return self.crossbar.static_w + sum(parts)
 
+    def area(self) -> dict[str, float]:
+        """Square metres of what is added to the DPUs, by component: crossbars, the AGAUs of all clusters, the DSC."""
+        agaus = {} if self.agau is None else {name: self.clusters * m2 for name, m2 in self.agau.areas.items()}
+        return {**self.crossbar.areas, **agaus, **(self.dsc.areas if self.dsc is not None else {})}
+
     def unused_assumptions(self, step: Step) -> frozenset[str]:
         unused = Pim.unused_assumptions(self, step)
         if self.dsc is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction
-from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # missing from the stubs
-from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Body, Convolution, ElementWise, Letter, MatMul, Phase, Role, Routing, Update
 from trainyard.workloads.capture.execution import Executor, dense_parts, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
+from trainyard.workloads.capture.letters import ProductLetters
 from trainyard.workloads.capture.locations import current_location
 from trainyard.workloads.capture.ops.handlers import Rule, rule_of
 from trainyard.workloads.capture.ops.linalg import MATRIX_WORK
@@ -64,14 +62,6 @@ class Position:
     accumulates: bool = False
 
 
-@dataclass(slots=True)
-class WeightProduct:
-    """The operands of a forward product that has a weight, by the memory that they look into."""
-
-    weight: int
-    activation: int
-
-
 class Recorder(TorchDispatchMode):
     """Records one training step of a model whose parameters are `parameters`, by path.
 
@@ -102,7 +92,7 @@ class Recorder(TorchDispatchMode):
         self._common = Frame("update")
         self._rules: dict[Any, Rule] = {}
         self._bodies: dict[Body, Body] = {}
-        self._weight_products: dict[int, WeightProduct | None] = {}
+        self._letters = ProductLetters(frames, self.tensor_table)
         self._fused = 0
         self._graph = -1
         self._last_frame = frames.root
@@ -401,10 +391,10 @@ class Recorder(TorchDispatchMode):
                 return (), Phase.GRAD_WEIGHT, True
             if not product or piece.fused:
                 return ("", "") if product else (), piece.phase or Phase.GRAD_INPUT, piece.phase is not None
-            return self._backward_product(inputs, kinds, position)
+            return *self._letters.backward(inputs, kinds, position.sequence), True
         letters: tuple[Letter, ...] = ()
         if product:
-            letters = ("", "") if piece.fused else self._forward_product(inputs, kinds)
+            letters = ("", "") if piece.fused else self._letters.forward(inputs, kinds)
         return letters, self._forward_phase(inputs, kinds), True
 
     def _forward_phase(self, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Phase:
@@ -416,45 +406,6 @@ class Recorder(TorchDispatchMode):
         if ("gradient" in kinds and not penalty) or (self._backward_ran and "weight" in kinds and not torch.is_grad_enabled()):
             return Phase.UPDATE
         return Phase.LOSS if self.frames.entered else Phase.FORWARD
-
-    def _forward_product(self, inputs: Sequence[Tensor], kinds: Sequence[Kind]) -> tuple[Letter, ...]:
-        """The operand that descends from a parameter is W; of two, the one that is a parameter's own memory, or else the second."""
-        origins = [self.tensor_table.origin(t) for t in inputs[:2]]
-        weights = [kind == "weight" for kind in kinds[:2]]
-        weight_position = 1 if weights[1] else 0 if weights[0] else None
-        if all(weights) and self.tensor_table.tensors[origins[1].base].role is not Role.PARAMETER:
-            weight_position = 0 if self.tensor_table.tensors[origins[0].base].role is Role.PARAMETER else 1
-        weight_product = (
-            None if weight_position is None else WeightProduct(origins[weight_position].base, origins[1 - weight_position].base)
-        )
-        self._weight_products.setdefault(_get_sequence_nr() - 1, weight_product)
-        if weight_position is None:
-            return ("", "")
-        return ("A", "W") if weight_position == 1 else ("W", "A")
-
-    def _product_of_node(self, sequence: int) -> WeightProduct | None:
-        """The forward product of a node. A custom function may have counted further before it multiplied, in the same layer."""
-        if sequence in self._weight_products or not isinstance(torch._C._current_autograd_node(), BackwardCFunction):
-            return self._weight_products.get(sequence)
-        numbers = list(self._weight_products)
-        later = bisect_left(numbers, sequence)
-        if later == len(numbers) or self.frames.of_node(numbers[later]) is not self.frames.of_node(sequence):
-            return None
-        return self._weight_products[numbers[later]]
-
-    def _backward_product(
-        self, inputs: Sequence[Tensor], kinds: Sequence[Kind], position: Position
-    ) -> tuple[tuple[Letter, ...], Phase, bool]:
-        """Gradient x weight is the input's gradient; gradient x the forward product's other operand is the weight's."""
-        weight_product = self._product_of_node(position.sequence)
-        gradients = [kind == "gradient" for kind in kinds[:2]]
-        if weight_product is None or sum(gradients) != 1:
-            return ("", ""), Phase.GRAD_INPUT, True
-        other_position = 1 if gradients[0] else 0
-        base = self.tensor_table.origin(inputs[other_position]).base
-        is_weight = base == weight_product.weight or (base != weight_product.activation and kinds[other_position] == "weight")
-        letter: Letter = "W" if is_weight else "A"
-        return ("G", letter) if other_position == 1 else (letter, "G"), Phase.GRAD_INPUT if is_weight else Phase.GRAD_WEIGHT, True
 
 
 def _keeps_shape(call: Call) -> bool:

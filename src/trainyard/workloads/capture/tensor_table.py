@@ -15,10 +15,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trainyard.errors import CaptureError
 from trainyard.ir import Role
+from trainyard.progress import report
 from trainyard.workloads.capture.ops.registry import OnChip
 from trainyard.workloads.capture.ops.shape_rules import is_channels_last
 
 Kind = Literal["activation", "weight", "gradient", "buffer"]
+REPORTED_EVERY = 64
+"""Tensors between two reports of a capture's progress."""
 NO_OWNER = -1
 
 # fmt: off
@@ -157,6 +160,8 @@ class TensorTable:
 
     def _append(self, tensor: Tensor, role: Role, name: str, view_of: int | None) -> int:
         self.tensors.append(RawTensor(tuple(tensor.shape), dtype_name(tensor.dtype), role, name, view_of, is_channels_last(tensor)))
+        if len(self.tensors) % REPORTED_EVERY == 0:
+            report(len(self.tensors), "tensors captured")
         return len(self.tensors) - 1
 
     @staticmethod
