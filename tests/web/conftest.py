@@ -133,7 +133,8 @@ class Served:
         return list(self.folder.glob("trainyard-serve-*"))
 
 
-def _serve(folder: Path, *words: str) -> Served:
+def start_server(folder: Path, *words: str) -> Served:
+    """A server in a process of its own, whose temporary files and caches are in `folder`."""
     environment = {**os.environ, "TMPDIR": str(folder), "TRAINYARD_CACHE": str(folder / "cache")}
     process = subprocess.Popen(
         [*PROGRAM, "--port", "0", "--no-open", "--jobs", "1", *words],
@@ -150,7 +151,7 @@ def _serve(folder: Path, *words: str) -> Served:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = _serve(tmp_path_factory.mktemp("served"))
+    made = start_server(tmp_path_factory.mktemp("served"))
     yield made
     workers = made.workers
     assert workers

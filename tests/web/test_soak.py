@@ -41,10 +41,8 @@ def once(client: Any, round_: int, cancels: bool) -> int:
         client.get("/api/nothing"),
     ]
     assert not [answer.text for answer in answers if answer.status_code >= 500]
-    jobs = [
-        answer.json() for answer in answers if "state" in answer.text and answer.headers.get("content-type") == "application/json"
-    ]
-    for job in (job for job in jobs if isinstance(job, dict) and "key" in job):
+    bodies = [answer.json() for answer in answers if answer.headers.get("content-type") == "application/json"]
+    for job in (body for body in bodies if isinstance(body, dict) and {"id", "state", "key"} <= body.keys()):
         ended = client.get(f"/api/jobs/{job['id']}", params={"wait": 20}).json()
         assert ended["state"] in ("done", "cancelled"), ended
         answers.append(client.get(f"/api/results/{ended['key']}"))

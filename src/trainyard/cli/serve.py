@@ -26,6 +26,9 @@ def serve(
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in your browser.")] = True,
     max_upload: Annotated[str, typer.Option(help="Size of the largest upload.")] = "64 MB",
     jobs: Annotated[int, typer.Option(min=0, help="Jobs that run at a time; 0: one a core, two at most.")] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Keep finished results on disk: a server started again has them.")
+    ] = True,
 ) -> None:
     """Open the page in your browser.
 
@@ -42,19 +45,21 @@ def serve(
         import uvicorn
 
         from trainyard.web.app import create_app
+        from trainyard.web.connections import TimedConnection
         from trainyard.web.settings import Settings
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("trainyard"):
             raise
         raise MissingExtra(missing.name or "fastapi", "web", "trainyard serve") from missing
 
-    settings = Settings(host=host, stores=folder, upload_bytes=upload_bytes, workers=jobs)
+    settings = Settings(host=host, stores=folder, upload_bytes=upload_bytes, workers=jobs, results=_results_folder(keep))
     address = _address(host, listening.getsockname()[1])
     if host not in LOOPBACK:
         say(f"warning: {host} can be reached by other computers, and the page asks for no password")
     app = create_app(settings)
     config = uvicorn.Config(
         app,
+        http=TimedConnection,
         log_level="warning",
         access_log=False,
         lifespan="on",
@@ -74,6 +79,12 @@ def serve(
         pass
     finally:
         listening.close()
+
+
+def _results_folder(keep: bool) -> Path | None:
+    from trainyard.files import cache_folder
+
+    return cache_folder() / "results" if keep else None
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import json
 import math
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,8 @@ from trainyard._version import VERSION
 from trainyard.errors import TrainyardError, UnknownName
 from trainyard.web import frames, requests, views
 from trainyard.web.assets import Assets
+from trainyard.web.connections import within
+from trainyard.web.folders import private_folder
 from trainyard.web.jobs import Jobs
 from trainyard.web.processes import QueryWorker, TaskFailed, Worker
 from trainyard.web.security import Security
@@ -56,8 +57,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with tempfile.TemporaryDirectory(prefix="trainyard-serve-", ignore_cleanup_errors=True) as folder:
-            app.state.server = server = Server(chosen, Path(folder))
+        with private_folder() as folder:
+            app.state.server = server = Server(chosen, folder)
             server.assets.start()
             server.jobs.start()
             try:
@@ -186,7 +187,7 @@ def _add_jobs(app: FastAPI) -> None:
     async def start(request: Request) -> Response:
         """Starts a job, or finds the one that is done or under way."""
         server = _server(request)
-        job_request = requests.read(await _body(request, server.settings.body_bytes))
+        job_request = requests.read(await _body(request, server.settings))
         uploads = server.uploads.named_in(job_request.texts())
         arguments = {**job_request.arguments(), **({"uploads": uploads} if uploads else {})}
         job = await server.jobs.submit(job_request.task, arguments)
@@ -261,13 +262,17 @@ async def _asset(request: Request, name: str) -> Response:
     return asset.response(request)
 
 
-async def _body(request: Request, limit_bytes: int) -> bytes:
-    """A body of bounded size."""
+async def _body(request: Request, limits: Settings) -> bytes:
+    """A body of bounded size that comes in bounded time."""
     body = bytearray()
-    async for block in request.stream():
-        body += block
-        if len(body) > limit_bytes:
-            raise TaskFailed(413, f"a request may have {limit_bytes} bytes")
+    try:
+        async with asyncio.timeout(limits.body_s):
+            async for block in within(request.stream(), limits.idle_s):
+                body += block
+                if len(body) > limits.body_bytes:
+                    raise TaskFailed(413, f"a request may have {limits.body_bytes} bytes")
+    except TimeoutError:
+        raise TaskFailed(408, "the rest of the request did not come in time") from None
     return bytes(body)
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainyard.errors import UnknownName
+from trainyard.files import source_digest
+from trainyard.web.kept_results import KeptResults
 from trainyard.web.processes import QueryWorker, TaskFailed, Worker
 from trainyard.web.settings import Settings
 
@@ -58,29 +60,42 @@ class Job:
 
 
 class Cache:
-    """Compressed results, the least recently read thrown away first."""
+    """Compressed results, the least recently read thrown away first; `kept` has those on disk, of earlier servers too."""
 
-    def __init__(self, most_bytes: int, most_results: int) -> None:
-        self.most_bytes, self.most_results, self.bytes = most_bytes, most_results, 0
+    def __init__(self, most_bytes: int, most_results: int, kept: KeptResults | None = None) -> None:
+        self.most_bytes, self.most_results, self.bytes, self.kept = most_bytes, most_results, 0, kept
         self._entries: OrderedDict[str, bytes] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._entries
+        return key in self._entries or (self.kept is not None and key in self.kept)
 
     def get(self, key: str) -> bytes | None:
         if key in self._entries:
             self._entries.move_to_end(key)
+        elif self.kept is not None and (content := self.kept.get(key)) is not None:
+            self._remember(key, content)
         return self._entries.get(key)
 
     def put(self, key: str, content: bytes) -> None:
         """Stores a result; the newest stays even where it alone is over the limit, since a client waits for it."""
+        if self.kept is not None:
+            self.kept.put(key, content)
+        self._remember(key, content)
+
+    def _remember(self, key: str, content: bytes) -> None:
         self.bytes += len(content) - len(self._entries.pop(key, b""))
         self._entries[key] = content
         while len(self._entries) > 1 and (self.bytes > self.most_bytes or len(self._entries) > self.most_results):
             self.bytes -= len(self._entries.popitem(last=False)[1])
+
+
+def _kept_results(settings: Settings) -> KeptResults | None:
+    if settings.results is None:
+        return None
+    return KeptResults(settings.results, source_digest(), settings.results_bytes, settings.results_kept)
 
 
 class Jobs:
@@ -88,7 +103,7 @@ class Jobs:
 
     def __init__(self, settings: Settings, query_worker: QueryWorker, folder: Path) -> None:
         self.settings, self.query_worker = settings, query_worker
-        self.cache = Cache(settings.cache_bytes, settings.cache_results)
+        self.cache = Cache(settings.cache_bytes, settings.cache_results, _kept_results(settings))
         self.workers = [Worker(folder, settings.memory_bytes) for _ in range(settings.job_workers)]
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._waiting: deque[Job] = deque()
@@ -145,7 +160,7 @@ class Jobs:
             if job.key == key and job.state in ("queued", "running"):
                 return job
         job = Job(secrets.token_hex(8), key, title, task, arguments)
-        if key in self.cache:
+        if self.cache.get(key) is not None:  # read now: what is damaged on disk is computed again
             job.done = job.total = 1
             job.end("done")
         else:

@@ -6,9 +6,9 @@ rebinding: then the Host header has that name), or post across origins (then the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ANY = ("0.0.0.0", "::")
+HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
+"""uri-host [":" port] of RFC 9110, section 7.2, without percent signs and the like, which no name of ours has."""
 SAFE = ("GET", "HEAD", "OPTIONS")
 # plotly writes style elements and saves pictures from data: and blob: addresses; nothing else comes from anywhere but here
 POLICY = (
@@ -33,15 +35,15 @@ HEADERS = {
 
 
 def hostname(header: str) -> str:
-    """The name in a Host header or an origin's place, without port and brackets.
+    """The name in a Host header, without port and brackets; '' where the header is not a name and a port.
 
-    >>> hostname("localhost:8080"), hostname("[::1]:80"), hostname("evil.example")
-    ('localhost', '::1', 'evil.example')
+    A user before the name (`evil@127.0.0.1`), a path or a query is not read over: no browser sends them in a Host header.
+
+    >>> hostname("localhost:8080"), hostname("[::1]:80"), hostname("evil.example"), hostname("evil@127.0.0.1")
+    ('localhost', '::1', 'evil.example', '')
     """
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
+    match = HOST.fullmatch(header)
+    return (match["address"] or match["name"]).lower() if match else ""
 
 
 def _is_address(name: str) -> bool:

@@ -22,6 +22,8 @@ class Settings:
     unpacked_bytes: int     = 256 * MB      # of one compressed upload
     receiving: int          = 4             # uploads under way at a time, others wait
     receiving_s: float      = 300.0         # of one of them
+    idle_s: float           = 20.0          # between two blocks of a body
+    body_s: float           = 30.0          # of a JSON request
     body_bytes: int         = 64 * 1024     # of a JSON request
     workers: int            = 0             # that run jobs; 0: one a core, two at most
     warm: bool              = True          # workers import what a run needs before the first one is asked for
@@ -33,6 +35,9 @@ class Settings:
     memory_bytes: int       = 8192 * MB     # address space of one worker
     cache_bytes: int        = 64 * MB       # of results, compressed
     cache_results: int      = 512
+    results: Path | None    = None          # the folder where finished results are kept; in memory alone if None
+    results_bytes: int      = 256 * MB      # of that folder
+    results_kept: int       = 2048
     rows: int               = 20_000        # of a store in one answer
     # fmt: on
 

@@ -18,6 +18,7 @@ from typing import Any
 from trainyard.errors import UnknownName
 from trainyard.units import show
 from trainyard.web import guard
+from trainyard.web.connections import within
 from trainyard.web.processes import QueryWorker, TaskFailed
 from trainyard.web.recognition import remove
 from trainyard.web.settings import Settings
@@ -73,7 +74,8 @@ class Uploads:
                     digest = await self._written(part, body)
                 return await self._keep(f"upload-{digest[:16]}", shown_name(name), part)
         except TimeoutError:
-            raise TaskFailed(408, f"the upload took longer than {self.settings.receiving_s:g} s") from None
+            limits = f"{self.settings.receiving_s:g} s, or sent nothing for {self.settings.idle_s:g} s"
+            raise TaskFailed(408, f"the upload took longer than {limits}") from None
         except OSError as error:
             raise TaskFailed(507, f"the upload cannot be kept: {error.strerror or error}") from None
         finally:
@@ -83,7 +85,7 @@ class Uploads:
         """The hash of what came, no byte of it over the limit."""
         digest, size = hashlib.sha256(), 0
         with part.open("xb") as stream:
-            async for block in body:
+            async for block in within(body, self.settings.idle_s):
                 size += len(block)
                 if size > self.settings.upload_bytes:
                     raise self.too_large()
