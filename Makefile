@@ -7,13 +7,14 @@ WARM   := $(VENV)/.compiled
 export PYTHONDONTWRITEBYTECODE =  # the tests start many processes: what one has compiled, all read
 PYTEST := $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test test-all static quick-static types unit docs pages clean help
+.PHONY: install demo test test-all mutate static quick-static types unit docs pages clean help
 
 help:
 	@echo "make install   install into .venv, and compile the loops of all machines"
 	@echo "make demo      install, then run two models on three machines (out/*.html)"
 	@echo "make test      install, static checks, doctests, all tests but slow and gpu"
 	@echo "make test-all  the same with the slow tiers and long fuzzing"
+	@echo "make mutate    mutation testing of one room: ROOM=devices [COUNT=80]; goes on where it ended (docs/mutation.md)"
 	@echo "make docs      the manual as a site (site/index.html), from the pages as they are; a warning is an error"
 	@echo "make pages     every number, table and picture of the manual anew, from the scripts that make them"
 
@@ -52,6 +53,12 @@ test: quick-static
 
 test-all: static
 	HYPOTHESIS_PROFILE=long $(PYTEST) -m "not gpu" --timeout 3600
+
+ROOM ?= engine
+COUNT ?= 80
+mutate: $(STAMP)
+	nice -n 10 $(BIN)/python scripts/mutate.py $(ROOM) --count $(COUNT)
+	$(BIN)/python scripts/mutate.py --page
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -1,0 +1,158 @@
+"""Mutation testing of one room: `python scripts/mutate.py devices --count 80`, or `make mutate ROOM=devices`.
+
+Works on a copy of the tree (out/mutation/ROOM), with a cache of compiled loops of its own. What is found is appended to
+benchmarks/mutation/ROOM.jsonl; a second run goes on with what is missing, and `--survivors` tries again what no test had noticed.
+`--page` writes docs/mutation.md from all rooms' results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mutation import page, records
+from mutation.lines import LineCache, TestRun, Tracer
+from mutation.sample import PACKAGE, ROOMS, Drawn, all_of_room, in_drawn_order
+from mutation.trial import Forks, Outcome, limit_of, say
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("src", "tests", "examples", "scripts", "benchmarks", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "mkdocs.yml")
+
+
+def copy_of_the_tree(room: str) -> Path:
+    """Files that git knows or would add, with their times: numba looks at these."""
+    tree = ROOT / "out" / "mutation" / room / "tree"
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z", "--", *COPIED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    shutil.rmtree(tree, ignore_errors=True)
+    for name in listed.stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    return tree
+
+
+def copy_of_the_compiled_loops(tree: Path) -> Path:
+    """numba names a folder of its cache by the hash of the source folder's path: the copies get the names of the copied tree."""
+    cache = tree.parent / "numba"
+    shared = Path(os.environ.get("NUMBA_CACHE_DIR", ROOT / ".numba_cache"))
+    for folder in {path.parent for path in (ROOT / PACKAGE).rglob("*.py")}:
+        ours = tree / folder.relative_to(ROOT)
+        kept, to = (f"{folder.name}_{hashlib.sha1(str(path).encode()).hexdigest()}" for path in (folder, ours))
+        if (shared / kept).is_dir():
+            shutil.copytree(shared / kept, cache / to, dirs_exist_ok=True)
+    return cache
+
+
+class Run:
+    """A pytest plugin that takes the place of the loop over all tests."""
+
+    def __init__(self, options: argparse.Namespace, tree: Path) -> None:
+        self.options, self.tree = options, tree
+        self.results = ROOT / records.FOLDER / f"{options.room}.jsonl"
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        room_folder = self.tree / PACKAGE / self.options.room
+        forks = Forks(session, self.tree)
+        tests = self._lines(forks, room_folder)
+        room_mutants = all_of_room(self.tree, self.options.room)
+        found = records.read(self.results, room_mutants)
+        for number, drawn in enumerate(self._chosen(room_mutants, found), 1):
+            outcome, count = self._try(drawn, forks, tests)
+            records.append(self.results, drawn, outcome, count)
+            mutant, took = drawn.mutant, f"{outcome.seconds:5.1f} s {count:4d} tests"
+            say(
+                f"{number:3d} {outcome.kind:9s} {took}  {drawn.name} {mutant.path}:{mutant.line} "
+                f"{mutant.before[:60]} -> {mutant.after[:60]}"
+            )
+        return True
+
+    def _chosen(self, room_mutants: list[Drawn], found: dict[str, records.Found]) -> list[Drawn]:
+        if self.options.only:
+            return [drawn for drawn in room_mutants if drawn.name in self.options.only]
+        if self.options.survivors:
+            reasons = records.equivalents(ROOT)
+            return [one.drawn for name, one in found.items() if one.last in ("survived", "uncovered") and name not in reasons]
+        order = in_drawn_order(room_mutants, self.options.seed)
+        return [drawn for drawn in order if drawn.name not in found][: max(0, self.options.count - len(found))]
+
+    def _lines(self, forks: Forks, room_folder: Path) -> dict[str, TestRun]:
+        cache = LineCache(self.tree.parent / "lines.json", self.tree, room_folder)
+        by_file: dict[str, list[str]] = {}
+        for name in forks.items:
+            by_file.setdefault(name.partition("::")[0], []).append(name)
+        tests: dict[str, TestRun] = {}
+        for test_file, names in by_file.items():
+            runs = cache.get(test_file)
+            if runs is None:
+                runs = forks.trace(names, Tracer(room_folder))
+                cache.put(test_file, runs)
+                say(f"lines of {test_file}: {len(names)} tests, {sum(run.seconds for run in runs.values()):.1f} s")
+            tests |= runs
+        for name in [name for name, run in tests.items() if not run.passed]:
+            say(f"left out, fails without any change: {name}")
+            del tests[name]
+        return {name: run for name, run in tests.items() if name in forks.items}
+
+    def _try(self, drawn: Drawn, forks: Forks, tests: dict[str, TestRun]) -> tuple[Outcome, int]:
+        names = covering(drawn, tests)
+        if not names:
+            return Outcome("uncovered"), 0
+        while names:
+            outcome = forks.run(names, [limit_of(tests[name].seconds) for name in names], drawn.mutant)
+            if outcome.kind in ("survived", "inapplicable") or forks.confirmed(outcome, limit_of(tests[outcome.test].seconds)):
+                break
+            say(f"left out, fails by itself without any change: {outcome.test}")
+            names.remove(outcome.test)
+        return outcome, len(names)
+
+
+def covering(drawn: Drawn, tests: dict[str, TestRun]) -> list[str]:
+    """Tests that run a line of the mutant, the quickest files first."""
+    mutant = drawn.mutant
+    for first, last in ((mutant.line, mutant.end_line), mutant.statement_lines):
+        wanted = set(range(first, last + 1))
+        names = [name for name, run in tests.items() if wanted & set(run.lines.get(mutant.path, ()))]
+        if names:
+            break
+    seconds: dict[str, float] = {}
+    for name in names:
+        file = name.partition("::")[0]
+        seconds[file] = seconds.get(file, 0.0) + tests[name].seconds
+    return sorted(names, key=lambda name: (seconds[name.partition("::")[0]], name.partition("::")[0], tests[name].seconds))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("room", nargs="?", choices=ROOMS)
+    parser.add_argument("--count", type=int, default=80, help="mutants of this room in all, those of earlier runs included")
+    parser.add_argument("--seed", type=int, default=23)
+    parser.add_argument("--survivors", action="store_true", help="try again those that no test had noticed")
+    parser.add_argument("--only", nargs="*", help="names of mutants")
+    parser.add_argument("--page", action="store_true", help="write docs/mutation.md")
+    options = parser.parse_args()
+    if options.page:
+        return page.write(ROOT)
+    if options.room is None:
+        parser.error("which room? one of " + ", ".join(ROOMS))
+    tree = copy_of_the_tree(options.room)
+    os.environ["NUMBA_CACHE_DIR"] = str(copy_of_the_compiled_loops(tree))
+    os.environ["PYTHONPATH"] = str(tree / "src")
+    sys.path.insert(0, str(tree / "src"))
+    sys.dont_write_bytecode = True
+    os.chdir(tree)
+    arguments = ["--doctest-modules", str(PACKAGE / options.room), f"tests/{options.room}", "-m", "not slow and not gpu", "-s"]
+    arguments += ["--timeout", "120", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:terminal", "--rootdir", str(tree)]
+    arguments += ["-o", "addopts=--strict-markers --import-mode=importlib"]
+    return int(pytest.main(arguments, plugins=[Run(options, tree)]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
