@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from fastapi.testclient import TestClient
+from tests.web.serving import Served, start_server
 
 from trainyard.sweep.records import Record
 from trainyard.sweep.store import Store
@@ -23,7 +21,6 @@ from trainyard.web.app import create_app
 from trainyard.web.settings import Settings
 
 HERE = "http://127.0.0.1:8080"
-PROGRAM = (sys.executable, "-m", "trainyard", "serve")
 
 
 class Client(TestClient):
@@ -90,63 +87,6 @@ def client(stores: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         else:
             os.environ["TRAINYARD_CACHE"] = before
         yield made
-
-
-def _descendants(pid: int) -> list[int]:
-    """All processes below one, itself left out."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found += [child, *_descendants(child)]
-    return found
-
-
-@dataclass
-class Served:
-    """A server that runs."""
-
-    process: subprocess.Popen[str]
-    address: str
-    folder: Path
-
-    def client(self) -> Any:
-        import httpx
-
-        return httpx.Client(base_url=self.address, timeout=60, trust_env=False)
-
-    @property
-    def workers(self) -> list[int]:
-        """Its processes, all the way down."""
-        return _descendants(self.process.pid)
-
-    @property
-    def handles(self) -> int:
-        """Files, sockets and pipes that it holds open."""
-        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
-
-    def resident_bytes(self, pids: list[int]) -> int:
-        """Memory of some of its processes."""
-        pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
-
-    def kept(self) -> list[Path]:
-        return list(self.folder.glob("trainyard-serve-*"))
-
-
-def start_server(folder: Path, *words: str) -> Served:
-    """A server in a process of its own, whose temporary files and caches are in `folder`."""
-    environment = {**os.environ, "TMPDIR": str(folder), "TRAINYARD_CACHE": str(folder / "cache")}
-    process = subprocess.Popen(
-        [*PROGRAM, "--port", "0", "--no-open", "--jobs", "1", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=folder,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("trainyard serves http://127.0.0.1:"), line
-    return Served(process, line.split()[2].rstrip("/"), folder)
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,18 @@ def test_our_own_names_are_served(client: Any, host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.168.0.7", "", "localhost@evil.example", "evil@127.0.0.1", "a:b@localhost:8080", "localhost/x", "[::1"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "192.168.0.7",
+        "",
+        "localhost@evil.example",
+        "evil@127.0.0.1",
+        "a:b@localhost:8080",
+        "localhost/x",
+        "[::1",
+    ],
 )
 def test_other_names_are_refused(client: Any, host: str) -> None:
     answer = client.get("/api/version", headers={"host": host})

@@ -32,6 +32,8 @@ from trainyard.web.worker import reason
 
 LONGEST_WAIT_S = 30.0
 WORTH_PACKING = 1024
+TOO_SLOW = 408
+"""The status of a request whose end did not come: its connection is of no more use."""
 _NONE: list[str] = []
 
 
@@ -102,7 +104,7 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(TrainyardError)
     async def refused(request: Request, error: TrainyardError) -> Response:
         status, line = (error.status, str(error)) if isinstance(error, TaskFailed) else reason(error)
-        return JSONResponse({"error": line}, status)
+        return JSONResponse({"error": line}, status, {"Connection": "close"} if status == TOO_SLOW else None)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
@@ -272,7 +274,7 @@ async def _body(request: Request, limits: Settings) -> bytes:
                 if len(body) > limits.body_bytes:
                     raise TaskFailed(413, f"a request may have {limits.body_bytes} bytes")
     except TimeoutError:
-        raise TaskFailed(408, "the rest of the request did not come in time") from None
+        raise TaskFailed(TOO_SLOW, "the rest of the request did not come in time") from None
     return bytes(body)
 
 
