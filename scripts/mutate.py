@@ -57,6 +57,7 @@ class Run:
     def __init__(self, options: argparse.Namespace, tree: Path) -> None:
         self.options, self.tree = options, tree
         self.results = ROOT / records.FOLDER / f"{options.room}.jsonl"
+        self.killers: dict[str, set[str]] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         room_folder = self.tree / PACKAGE / self.options.room
@@ -64,6 +65,8 @@ class Run:
         tests = self._lines(forks, room_folder)
         room_mutants = all_of_room(self.tree, self.options.room)
         found = records.read(self.results, room_mutants)
+        for one in found.values():
+            self.killers.setdefault(one.drawn.mutant.path, set()).add(one.test)
         for number, drawn in enumerate(self._chosen(room_mutants, found), 1):
             outcome, count = self._try(drawn, forks, tests)
             records.append(self.results, drawn, outcome, count)
@@ -103,10 +106,13 @@ class Run:
 
     def _try(self, drawn: Drawn, forks: Forks, tests: dict[str, TestRun]) -> tuple[Outcome, int]:
         names = covering(drawn, tests)
+        killers = self.killers.setdefault(drawn.mutant.path, set())
+        names.sort(key=lambda name: name not in killers)  # what has noticed a mutant of this file before is tried first
         if not names:
             return Outcome("uncovered"), 0
         while names:
             outcome = forks.run(names, [limit_of(tests[name].seconds) for name in names], drawn.mutant)
+            killers.add(outcome.test)
             if outcome.kind in ("survived", "inapplicable") or forks.confirmed(outcome, limit_of(tests[outcome.test].seconds)):
                 break
             say(f"left out, fails by itself without any change: {outcome.test}")

@@ -44,16 +44,17 @@ def _code(text: str) -> str:
     return "`" + short.replace("|", "\\|").replace("`", "'") + "`"
 
 
-def _row(found: Found, last: str) -> str:
+def _row(root: Path, found: Found, last: str) -> str:
     mutant = found.drawn.mutant
     place = f"{mutant.path.removeprefix('src/trainyard/')}, {mutant.function}"
-    return f"| {place} | {_code(mutant.before)} | {_code(mutant.after)} | {last} |"
+    line = (root / mutant.path).read_text().splitlines()[mutant.line - 1].strip()
+    return f"| {place} | {_code(line)} | {_code(mutant.after)} for {_code(mutant.before)} | {last} |"
 
 
 def _table(title: str, column: str, rows: list[str]) -> str:
     if not rows:
         return ""
-    return "\n".join([f"## {title}\n", f"| where | code | mutant | {column} |", "|---|---|---|---|", *rows]) + "\n\n"
+    return "\n".join([f"## {title}\n", f"| where | line | mutant | {column} |", "|---|---|---|---|", *rows]) + "\n\n"
 
 
 def write(root: Path, late: int = 60) -> int:
@@ -78,9 +79,11 @@ def write(root: Path, late: int = 60) -> int:
             f"| {len(counted) - noticed} | {len(found) - len(counted)} "
             f"| {_share(sum(one.first in NOTICED for one in drawn_last), len(drawn_last))} |"
         )
-        equal += [_row(one, reasons[one.drawn.name]) for one in found if one.drawn.name in reasons]
+        equal += [_row(root, one, reasons[one.drawn.name]) for one in found if one.drawn.name in reasons]
         survivors += [
-            _row(one, "no test runs the line" if one.last == "uncovered" else "") for one in counted if one.last not in NOTICED
+            _row(root, one, "no test runs the line" if one.last == "uncovered" else "")
+            for one in counted
+            if one.last not in NOTICED
         ]
     text = HEAD + "\n".join(lines) + "\n\n"
     text += _table("Equivalent mutants", "why no test can notice", equal)

@@ -47,7 +47,7 @@ def function_index(folder: Path) -> dict[tuple[str, str, int], list[FunctionType
     gc.unfreeze()
     index: dict[tuple[str, str, int], list[FunctionType]] = {}
     for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(f"{folder}/"):
+        if type(thing) is FunctionType and thing.__code__.co_filename.startswith(f"{folder}/"):
             code = thing.__code__
             index.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(thing)
     gc.freeze()

@@ -263,3 +263,70 @@ def test_waiting_zero_time_lets_other_agents_of_the_instant_go_first():
     simulation.spawn(agent("b"))
     simulation.run()
     assert "".join(turns) == "ababab"
+
+
+def test_agents_due_at_the_same_instant_resume_in_order_of_spawning_whichever_began_to_wait_first():
+    simulation, turns = Simulation(), []
+
+    def agent(name, waits):
+        for ps in waits:
+            yield Wait(ps)
+        turns.append((name, simulation.now_ps))
+
+    simulation.spawn(agent("a", [4, 6]))  # begins its last wait after b has begun its only one
+    simulation.spawn(agent("b", [10]))
+    simulation.run()
+    assert turns == [("a", 10), ("b", 10)]
+
+
+def test_a_transfer_without_a_stream_has_stream_minus_one_in_the_timeline():
+    simulation = Simulation()
+    bus, copier = simulation.link("bus", 1e12), simulation.stream("copier")
+
+    def agent(stream):
+        yield Transfer([bus], 100, stream=stream)
+
+    simulation.spawn(agent(None))
+    simulation.spawn(agent(copier))
+    assert simulation.run().streams.tolist() == [-1, 0]
+
+
+def test_an_agent_that_was_queued_for_a_stream_waits_for_its_transfer_once_it_has_the_stream():
+    simulation, seen = Simulation(), []
+    bus, copier = simulation.link("bus", 1e12), simulation.stream("copier")
+
+    def agent():
+        yield Transfer([bus], 100, stream=copier)
+
+    def observer(other):
+        for _ in range(2):
+            yield Wait(60)
+            seen.append(other.waiting_for)
+
+    simulation.spawn(agent())
+    second = simulation.spawn(agent())
+    simulation.spawn(observer(second))
+    simulation.run()
+    assert seen[0] is copier
+    assert isinstance(seen[1], Transfer)
+
+
+def test_a_task_depends_on_the_tasks_of_the_agent_that_released_its_semaphore():
+    simulation = Simulation()
+    door, devices = simulation.semaphore("door"), [simulation.stream("left"), simulation.stream("right")]
+
+    def agent(device):
+        yield Acquire(door)
+        yield Compute(device, 10)
+        yield Release(door)
+
+    for device in devices:
+        simulation.spawn(agent(device))
+    timeline = simulation.run()
+    assert timeline.starts_ps.tolist() == [0, 10]
+    assert timeline.critical_path() == (0, 1)
+
+
+def test_a_semaphore_of_no_units_raises():
+    with pytest.raises(BadInput, match="semaphore 'door': count must be at least 1"):
+        Simulation().semaphore("door", 0)

@@ -93,6 +93,15 @@ def test_memory_is_allocated_at_the_start_and_freed_at_the_end():
     assert timeline.overflows == (Overflow("hbm", capacity_bytes=100, peak_bytes=110, first_ps=10),)
 
 
+def test_a_pool_filled_to_its_capacity_overflows_only_when_more_is_taken():
+    plan = Plan()
+    device, hbm = plan.stream("device"), plan.pool("hbm", 100)
+    plan.take(plan.task(device, 10), hbm, 100)
+    assert engine.run(plan).overflows == ()
+    plan.take(plan.task(device, 10), hbm, 1)
+    assert engine.run(plan).overflows == (Overflow("hbm", capacity_bytes=100, peak_bytes=101, first_ps=10),)
+
+
 def test_an_unused_pool_has_its_resident_bytes():
     plan = Plan()
     plan.task(plan.stream("device"), 10)
@@ -109,6 +118,26 @@ def test_freeing_more_than_allocated_raises():
     plan.give(plan.task(device, 10), hbm, 8)
     with pytest.raises(BadInput, match="pool 'hbm': at 20 ps 3 bytes more are given back than are held"):
         engine.run(plan)
+
+
+def test_freeing_too_much_names_the_instant_of_the_first_negative_balance_after_one_of_zero():
+    plan = Plan()
+    device, hbm = plan.stream("device"), plan.pool("hbm")
+    plan.give(plan.task(device, 10), hbm, 8)
+    with pytest.raises(BadInput, match="at 10 ps 8 bytes more"):
+        engine.run(plan)
+
+
+def test_no_column_of_a_timeline_can_be_written():
+    plan = Plan()
+    task, hbm = plan.task(plan.stream("device"), 10), plan.pool("hbm")
+    plan.take(plan.task(plan.stream("other"), 10, after=[task]), hbm, 5)
+    timeline = engine.run(plan)
+    columns = [column for column in vars(timeline).values() if isinstance(column, np.ndarray)]
+    assert len(columns) == 8
+    for column in columns:
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 1
 
 
 def test_unknown_names_raise():

@@ -146,7 +146,7 @@ def test_a_trial_tells_caught_from_survived_from_endless(tmp_path: Path) -> None
         (folder / "__init__.py").touch()
     (tmp_path / "none.ini").write_text("[pytest]\n")
     (room / "steps.py").write_text("def steps(x):\n    while x < 4:\n        x += 1\n    return x\n")
-    tests = "def test_above(): assert steps(5) == 5\ndef test_below(): assert steps(2) in (3, 4, 5)\ndef test_at(): assert steps(4) < 5\n"
+    tests = "def test_above(): assert steps(5) == 5\ndef test_below(): assert steps(2) > 2\ndef test_at(): assert steps(4) < 5\n"
     (tmp_path / "test_steps.py").write_text(f"from trainyard.engine.steps import steps\n\n{tests}")
     run = subprocess.run(
         [sys.executable, "-c", TRIALS, str(tmp_path)], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SCRIPTS)}
