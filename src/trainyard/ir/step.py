@@ -326,10 +326,11 @@ class Step:
 
     @cached_property
     def digest(self) -> str:
-        """Content hash; equal steps have equal digests."""
+        """Content hash of what is computed. `source`, where it came from, does not count: a rebatched step and a fresh capture at
+        that batch have one digest."""
         from trainyard.ir.serial import to_json
 
-        return hashlib.sha256(to_json(self).encode()).hexdigest()
+        return hashlib.sha256(to_json(replace(self, source="")).encode()).hexdigest()
 
     def of(self, layer: str) -> tuple[Op, ...]:
         """The ops of a layer and of the layers below it."""

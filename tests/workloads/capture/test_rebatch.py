@@ -38,6 +38,7 @@ def assert_same(one: Step, other: Step) -> None:
     assert one.batch == other.batch
     assert one.ops == other.ops
     assert one.tensors == other.tensors
+    assert one.digest == other.digest  # where a step came from is no part of it
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 64])
