@@ -69,7 +69,8 @@ class Run:
             self.killers.setdefault(one.drawn.mutant.path, set()).add(one.test)
         for number, drawn in enumerate(self._chosen(room_mutants, found), 1):
             outcome, count = self._try(drawn, forks, tests)
-            records.append(self.results, drawn, outcome, count)
+            if not self.options.at:
+                records.append(self.results, drawn, outcome, count)
             mutant, took = drawn.mutant, f"{outcome.seconds:5.1f} s {count:4d} tests"
             say(
                 f"{number:3d} {outcome.kind:9s} {took}  {drawn.name} {mutant.path}:{mutant.line} "
@@ -80,6 +81,9 @@ class Run:
     def _chosen(self, room_mutants: list[Drawn], found: dict[str, records.Found]) -> list[Drawn]:
         if self.options.only:
             return [drawn for drawn in room_mutants if drawn.name in self.options.only]
+        if self.options.at:
+            places = [f"{PACKAGE.as_posix()}/{self.options.room}/{place}" for place in self.options.at]
+            return [drawn for drawn in room_mutants if f"{drawn.mutant.path}:{drawn.mutant.line}" in places]
         if self.options.survivors:
             reasons = records.equivalents(ROOT)
             return [one.drawn for name, one in found.items() if one.last in ("survived", "uncovered") and name not in reasons]
@@ -142,6 +146,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=23)
     parser.add_argument("--survivors", action="store_true", help="try again those that no test had noticed")
     parser.add_argument("--only", nargs="*", help="names of mutants")
+    parser.add_argument("--at", nargs="*", help="all mutants of these lines, as dsc/unit.py:65; shown, not recorded")
     parser.add_argument("--page", action="store_true", help="write docs/mutation.md")
     options = parser.parse_args()
     if options.page:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from oracles.engine_reference import schedule_reference
 from trainyard import engine
 from trainyard.engine.network import fair_rates
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TooLarge
 from trainyard.ir import Plan, TaskClass
 from trainyard.units import PICOSECONDS_PER_SECOND
 
@@ -241,6 +241,20 @@ def test_a_transfer_on_a_stream_waits_for_the_copy_engine():
 @given(plans())
 def test_same_plan_same_timeline(plan):
     assert engine.run(plan) == engine.run(plan)
+
+
+@pytest.mark.probe
+def test_latencies_of_two_to_the_62_picoseconds_in_all_are_too_long_and_a_little_less_are_not():
+    def latencies(second_ps):
+        plan = Plan()
+        links = [plan.link("first", 1e12, 2**61 / 1e12), plan.link("second", 1e12, second_ps / 1e12)]
+        assert [plan.links[link].latency_ps for link in links] == [2**61, second_ps]
+        plan.transfer([(links, 0)])
+        return plan
+
+    with pytest.raises(TooLarge, match="53 days"):
+        engine.run(latencies(2**61))
+    assert engine.run(latencies(2**61 - 2**10)).end_ps == 2**62 - 2**10
 
 
 @pytest.mark.parametrize(("bandwidth", "flows", "size", "message"), [(3, 4, 1, "less than 1 byte/s"), (1, 1, 2**40, "53 days")])

@@ -40,6 +40,7 @@ def faults(node: Node, step: Step) -> Iterator[str]:
                     if not planner.paging.paged_step.resident[index]:
                         yield from _absent(planner, timeline, copy, index, position[op], int(start), int(end))
         yield from _unready(planner, timeline, copy)
+        yield from _unbooked(planner, timeline, copy)
     for number, pool in enumerate(timeline.pools):
         held = timeline.memory(number)[1]
         if held.min() < 0 or held[-1] != pool.resident_bytes:
@@ -62,6 +63,15 @@ def _absent(planner: Planner, timeline: Timeline, copy: int, index: int, at: int
         yield f"{one.name} is not made again when position {at} starts"
     if ends[paging._task(paging.needed.last[index], copy)] < end:
         yield f"{one.name} is freed while position {at} reads it"
+
+
+def _unbooked(planner: Planner, timeline: Timeline, copy: int) -> Iterator[str]:
+    """What is made again takes memory from then to its last use."""
+    paging, events = planner.paging, {(int(task), int(size)) for task, _, size in timeline.memory_events}
+    for index, (first, _) in paging.recomputed[copy].items():
+        tensor = paging.problem.saved[index]
+        if not paging.paged_step.resident[index] and (first, tensor.bytes) not in events:
+            yield f"{tensor.name} takes no memory when it is made again"
 
 
 def _unready(planner: Planner, timeline: Timeline, copy: int) -> Iterator[str]:

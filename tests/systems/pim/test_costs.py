@@ -184,7 +184,22 @@ def test_a_collective_draws_what_its_own_clusters_draw() -> None:
     assert DpuToDpu(dpus=256, other=MAC_DPU, other_clusters=3).collective("all_reduce", 4096, 2)[0] > 0
 
 
+def test_a_collective_through_the_host_is_of_ranks_where_no_cluster_size_is_given() -> None:
+    rank, quarter = HostMediated(cluster_size=64), HostMediated(cluster_size=16)
+    for kind in ("all_reduce", "local_all_reduce"):
+        assert HostMediated().collective(kind, 65536, 2) == rank.collective(kind, 65536, 2)
+        assert quarter.collective(kind, 65536, 2)[0] < rank.collective(kind, 65536, 2)[0]
+
+
+def test_a_device_that_sums_reads_two_streams_and_writes_a_third() -> None:
+    device = ty.Accelerator(array=ty.arrays.Systolic(rows=16, columns=16), scratchpad="1 MiB", dram="30 GB/s")
+    rate, _ = software_sum(device)
+    assert rate == pytest.approx(10e9, rel=0.01)
+
+
 def test_impossible_pim_machines_are_refused() -> None:
+    with pytest.raises(BadInput, match="host must be a HostLink, got 3"):
+        HostMediated(host=3)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="too many to simulate"):
         ty.run(LINEAR, on="direct(dpus=128,algorithm=locality-aware(tau=1e9,unit=s))")
     with pytest.raises(UnknownName, match="update"):

@@ -79,6 +79,14 @@ def test_one_round_of_equal_groups_is_steps_then_tokens_in_turn_then_one_exchang
     assert plan.booking.samples == 2 * 3 * 3 * 4
 
 
+def test_a_token_is_booked_from_its_release_by_the_holder_before_not_from_the_request() -> None:
+    made = rounds([10, 10, 10], [4, 4, 4], Direct(3))
+    plan, _ = ended(made)
+    timeline = engine.run(plan)
+    durations = timeline.busy_ps[timeline.tags == made.tags["token"]]
+    assert sorted(durations.tolist()) == [1, 1, 1, 4, 4, 4]  # three handovers of 4 ps, three returns of 1 ps
+
+
 def test_without_tokens_all_enter_at_once() -> None:
     plan, end = ended(rounds([10, 10], [1, 1], ModelAveraging(1), tokens=False))
     assert end == 10 + 3 + 50

@@ -350,6 +350,15 @@ def test_a_cluster_of_two_by_hand() -> None:
     assert one.collective("all_reduce", 8000).time_s == pytest.approx(inside + across)
 
 
+def test_cards_send_and_receive_what_a_broadcast_makes_them() -> None:
+    one = Cluster(device=DEVICE, devices=32, devices_per_node=8, nics=1, across="ring", design="device-centric")
+    by_arc = carried(one.collective("broadcast", 1_000_000))
+    cards = [number for number, wire in enumerate(one.topology.wires) if wire.b == "network"]
+    sent, received = ([by_arc.get((card, direction), 0) for card in cards] for direction in (0, 1))
+    assert (sum(size == 0 for size in sent), received[0]) == (1, 0)  # the last of the ring sends nothing, the root receives nothing
+    assert sum(sent) == sum(received) == 3 * 1_000_000
+
+
 def test_a_card_gets_what_pcie_gives() -> None:
     def rate(**changed: Any) -> float:
         return Cluster(**{"device": DEVICE, "nic_bytes_per_s": 100e9, "pcie_bytes_per_s": 12e9, **changed}).card_bytes_per_s
@@ -451,6 +460,20 @@ def test_a_switched_node_uses_its_planes() -> None:
     for algorithm in FLAT:
         expected = replace(node, collectives=algorithm).collective("all_reduce", 10**6).time_s
         assert same.switched_collectives.timing("all_reduce", 10**6, algorithm).time_s == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_memory_nodes_a_switched_node_crosses_links_at_their_full_rate() -> None:
+    assert Switched(device=DEVICE, memory_nodes=0).crossing_ratio == 1.0
+    assert Switched(device=DEVICE).crossing_ratio == Switched(device=DEVICE).memory_node.crossing_ratio
+
+
+def test_wires_that_no_stage_uses_carry_nothing_and_one_device_of_a_row_broadcasts_for_it() -> None:
+    collectives = plane(devices=16).switched_collectives
+    across = collectives.stage("broadcast", "ring", "across", 4)
+    senders = {where[1] for where in across.load if where[0] < 0}
+    assert senders == {0, 4, 8, 12}
+    assert across.carried((-1, 1, 0), 1000) == 0
+    assert across.carried((-1, 0, 0), 1000) > 0
 
 
 def test_policies_reach_the_inside_of_a_cluster() -> None:
