@@ -47,6 +47,11 @@ def group(kind: str, *members: int, elements: int = SIZE) -> Collective:
 
 
 # ---- who may run it
+def test_a_step_of_two_ranks_is_captured_and_of_one_is_not() -> None:
+    assert captured.is_captured(script(Collective("all_reduce", SIZE, 2), world=2, replicas=2))
+    assert not captured.is_captured(script(world=1, replicas=1))
+
+
 def test_a_captured_step_needs_as_many_devices_as_ranks() -> None:
     step = script(Collective("all_reduce", SIZE, 8))
     with pytest.raises(

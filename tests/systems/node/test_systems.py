@@ -12,10 +12,12 @@ from tests.systems.node.networks import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, chai
 
 import trainyard as ty
 from trainyard import machines
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.hardware.topology.graph import Place, Topology, Wire
 from trainyard.ir import Step
+from trainyard.mapping.algorithms import ModelAveraging
 from trainyard.systems import DeviceCentric, HostCentric, MemoryCentric, Wired
+from trainyard.systems.node.plan import Planner, one_device
 from trainyard.systems.node.systems import Node
 from trainyard.systems.scale_out.cluster import Cluster
 from trainyard.systems.scale_out.plane import Plane, Switched
@@ -70,6 +72,28 @@ def test_a_folded_plan_with_contention_equals_the_plan_of_all_devices(name: str)
     assert folded.time_s >= ty.run(CHAIN, on=DESIGNS[name]).time_s * (1 - 1e-9)
 
 
+def planned_devices(node: Node) -> int:
+    planner = Planner(node, one_device(node, CHAIN), None)
+    planner.plan()
+    return len(planner.tasks)
+
+
+@pytest.mark.parametrize("name", ["b", "s", "dc"])
+def test_one_device_is_planned_under_contention_where_all_contend_alike(name: str) -> None:
+    assert planned_devices(changed(DESIGNS[name], contention=True)) == 1
+
+
+def test_peaks_are_those_of_all_devices() -> None:
+    node, one = DESIGNS["b"], DEVICE.peaks
+    expected = (node.devices * one.macs_per_s, node.devices * one.dram_bytes_per_s, node.devices)
+    assert (node.peaks.macs_per_s, node.peaks.dram_bytes_per_s, node.peaks.devices) == expected
+
+
+def test_zero_with_an_algorithm_of_local_steps_is_refused() -> None:
+    with pytest.raises(NotModelled, match=r"zero=1 sums gradients in every step: write algorithm=synchronous\(\)"):
+        ty.run(CHAIN, on=changed(DESIGNS["b"], zero=1, algorithm=ModelAveraging(4)))
+
+
 def test_where_an_exchange_crosses_a_wire_of_several_copies_every_device_is_planned() -> None:
     """Two devices page through the switch that their ring passes, too: one of them cannot stand for both."""
     places = [Place(name=f"D{i}", kind="device") for i in range(4)]
@@ -79,6 +103,7 @@ def test_where_an_exchange_crosses_a_wire_of_several_copies_every_device_is_plan
     ]
     wires = [Wire(a=f"D{i}", b="X", bytes_per_s=20e6) for i in range(4)] + [Wire(a="X", b="M", bytes_per_s=30e6)]
     node = Wired(graph=Topology(places=tuple(places), wires=tuple(wires)), device=DEVICE, page_bytes=256, contention=True)
+    assert planned_devices(node) == 4
     folded, unfolded = ty.run(CHAIN, on=node), ty.run(CHAIN, on=replace(node, fold=False))
     assert folded.time_s == pytest.approx(unfolded.time_s, rel=1e-5)
 

@@ -197,6 +197,31 @@ def test_a_device_that_sums_reads_two_streams_and_writes_a_third() -> None:
     assert rate == pytest.approx(10e9, rel=0.01)
 
 
+def test_a_collective_of_one_cluster_is_the_barrier_alone() -> None:
+    machine = DpuToDpu(dpus=128)
+    assert machine.collective("all_reduce", 65536, 1) == machine.collective("barrier", 0, 1)
+    assert machine.collective("barrier", 65536, 2)[0] < 0.1 * machine.collective("all_reduce", 65536, 2)[0]
+
+
+@pytest.mark.parametrize("algorithm", [ElasticAveraging(4), ModelAveraging(4)])
+def test_an_exchange_of_all_through_the_host_moves_two_messages_for_every_dpu(algorithm: Algorithm) -> None:
+    assert HostMediated(dpus=96, algorithm=algorithm)._rates(LINEAR, None).exchange_bytes == 96 * 2 * BYTES
+
+
+@pytest.mark.parametrize(
+    ("update", "dsc", "said"), [("averaging", Dsc(), True), ("literal", Dsc(), False), ("averaging", None, False)]
+)
+def test_the_note_tells_of_tokens_only_where_a_dsc_gives_them_one_after_the_other(update: str, dsc: Dsc | None, said: bool) -> None:
+    (note,) = ty.run(LINEAR, on=DpuToDpu(dpus=128, dsc=dsc, algorithm=Direct(3, update=update))).notes  # type: ignore[arg-type]
+    assert note.startswith("2 clusters of 64 DPUs exchange after 4 steps: ")
+    assert note.endswith("by token") == said
+
+
+def test_peaks_are_those_of_all_dpus() -> None:
+    peaks, one = DpuToDpu(dpus=128, speeds=(1.0, 0.5)).peaks, UPMEM.peaks
+    assert (peaks.macs_per_s, peaks.devices) == (pytest.approx(96 * one.macs_per_s), 128)
+
+
 def test_impossible_pim_machines_are_refused() -> None:
     with pytest.raises(BadInput, match="host must be a HostLink, got 3"):
         HostMediated(host=3)  # type: ignore[arg-type]
