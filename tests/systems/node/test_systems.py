@@ -95,14 +95,15 @@ def test_zero_with_an_algorithm_of_local_steps_is_refused() -> None:
 
 
 def test_where_an_exchange_crosses_a_wire_of_several_copies_every_device_is_planned() -> None:
-    """Two devices page through the switch that their ring passes, too: one of them cannot stand for both."""
-    places = [Place(name=f"D{i}", kind="device") for i in range(4)]
+    """Each pair of devices pages into the memory behind the other pair's switch, over the wire that the ring passes, too."""
+    places = [Place(name=f"D{i}", kind="device") for i in range(4)] + [Place(name=f"X{i}", kind="switch") for i in range(2)]
     places += [
-        Place(name="X", kind="switch"),
-        Place(name="M", kind="memory", memory_bytes_per_s=1e9, serves=("D0", "D1", "D2", "D3")),
+        Place(name=f"M{i}", kind="memory", memory_bytes_per_s=1e9, serves=(f"D{2 - 2 * i}", f"D{3 - 2 * i}")) for i in range(2)
     ]
-    wires = [Wire(a=f"D{i}", b="X", bytes_per_s=20e6) for i in range(4)] + [Wire(a="X", b="M", bytes_per_s=30e6)]
+    wires = [Wire(a=f"D{i}", b=f"X{i // 2}", bytes_per_s=20e6) for i in range(4)]
+    wires += [Wire(a="X0", b="X1", bytes_per_s=30e6)] + [Wire(a=f"X{i}", b=f"M{i}", bytes_per_s=1e9) for i in range(2)]
     node = Wired(graph=Topology(places=tuple(places), wires=tuple(wires)), device=DEVICE, page_bytes=256, contention=True)
+    assert planned_devices(replace(node, contention=False)) == 1
     assert planned_devices(node) == 4
     folded, unfolded = ty.run(CHAIN, on=node), ty.run(CHAIN, on=replace(node, fold=False))
     assert folded.time_s == pytest.approx(unfolded.time_s, rel=1e-5)
