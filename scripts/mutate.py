@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from mutation.sample import PACKAGE, ROOMS, Drawn, all_of_room, in_drawn_order
 from mutation.trial import Forks, Outcome, limit_of, say
 
 ROOT = Path(__file__).parents[1]
+MOST_SECONDS = 30.0  # of the usual time of a mutant's tests: what the quickest of them miss counts as survived
 COPIED = ("src", "tests", "examples", "scripts", "benchmarks", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "mkdocs.yml")
 
 
@@ -112,6 +114,7 @@ class Run:
         names = covering(drawn, tests)
         killers = self.killers.setdefault(drawn.mutant.path, set())
         names.sort(key=lambda name: name not in killers)  # what has noticed a mutant of this file before is tried first
+        names = names[: within(MOST_SECONDS, [tests[name].seconds for name in names])]
         if not names:
             return Outcome("uncovered"), 0
         while names:
@@ -122,6 +125,15 @@ class Run:
             say(f"left out, fails by itself without any change: {outcome.test}")
             names.remove(outcome.test)
         return outcome, len(names)
+
+
+def within(most: float, seconds: list[float]) -> int:
+    """How many tests, at least one, take no longer than `most` together.
+
+    >>> within(30, [5.0, 20.0, 10.0]), within(30, [50.0, 1.0])
+    (2, 1)
+    """
+    return max(1, sum(total <= most for total in accumulate(seconds)))
 
 
 def covering(drawn: Drawn, tests: dict[str, TestRun]) -> list[str]:
