@@ -2,8 +2,8 @@
 
 `options` has what several commands share, `request` turns it into steps, masks, machines and results, `faults` says what is wrong.
 The commands: `running` (run, compare, explain), `differences` (diff), `memory`, `whatif`, `sweep`, `serve`, `reproduce`, `record`,
-`export`, `names` (list, show), `warming` (warm-up). Heavy imports stay inside the commands, so that `trainyard --help` answers at
-once. A new command is a function here, registered at the end of this file.
+`export`, `rtl`, `names` (list, show), `warming` (warm-up). Heavy imports stay inside the commands, so that `trainyard --help`
+answers at once. A new command is a function here, registered at the end of this file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from trainyard._version import VERSION
-from trainyard.cli import differences, export, faults, memory, names, record, reproduce, running, serve, sweep, warming, whatif
+from trainyard.cli import differences, export, faults, memory, names, record, reproduce, rtl, running, serve, sweep, warming, whatif
 from trainyard.cli.faults import INTERRUPTED
 from trainyard.report import terminal
 
@@ -93,5 +93,6 @@ for _command in (
     record.record, export.export, names.show,
 ):  # fmt: skip
     app.command()(_command)
+app.command(name="rtl", context_settings=rtl.SETTINGS)(rtl.rtl)
 app.command(name="list")(names.list_names)
 app.command(name="warm-up")(warming.warm_up)

@@ -21,6 +21,7 @@ EXAMPLES = {
     "sweep":   "trainyard sweep examples/npu_pareto.toml",
     "record":  "trainyard record my.py:train -o run.safetensors",
     "export":  "trainyard export resnet50 --to step -o resnet50.json",
+    "rtl":     "trainyard rtl fan --lanes 32 -o fan.v",
     "show":    "trainyard show npu",
 }
 """A whole line for each command that cannot be called by its name alone."""
