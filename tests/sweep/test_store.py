@@ -5,7 +5,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -259,18 +258,6 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s" / "manifest.json").write_text("{}")
     with pytest.raises(BadInput, match="its 'format' is not"):
         Store(tmp_path / "s")
-
-
-@settings(max_examples=20)
-@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_one_bit_that_has_changed_is_found(tmp_path_factory: pytest.TempPathFactory, place: float, bit: int) -> None:
-    folder = tmp_path_factory.mktemp("bit") / "s"
-    content = bytearray(filled(folder, [RECORDS]))
-    content[int(place * len(content))] ^= 1 << bit
-    (folder / "points.parquet").write_bytes(content)
-    with suppress(BadInput):  # or the bit was of no meaning
-        assert Store(folder).records() == sorted(RECORDS, key=lambda r: r.key)
-    shutil.rmtree(folder.parent)
 
 
 def test_folders_of_others_are_refused(tmp_path: Path) -> None:

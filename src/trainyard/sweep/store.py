@@ -9,6 +9,7 @@ A file appears whole or not at all: written under another name, synchronised, re
 when its segment is safe; so what was acknowledged is never lost. `compact` removes segments after `points.parquet` is safe; a kill
 in between leaves records twice on disk and once in the store, which goes by key. The bytes of `points.parquet` depend on the
 records alone (and the release of pyarrow), not on who computed them, in which order or after how many interruptions.
+Every file is sealed (`seals`): one in which a bit has changed, anywhere, "is damaged", and is not parsed.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard._version import VERSION
 from trainyard.errors import BadInput, MissingExtra
+from trainyard.sweep import seals
 from trainyard.sweep.records import Record, better, by_key, settings_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = "trainyard.sweep"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+UNSEALED_VERSION = 1
+"""The version of files that have no seal; they are read as they are."""
 MANIFEST, POINTS, SEGMENTS, LOCK = "manifest.json", "points.parquet", "segments", "lock"
 PART = ".part"
 OWN = ("key", "workload", "machine", "settings", "error")
@@ -108,10 +112,12 @@ class Store:
         _parquet()
         about = {"format": FORMAT, "version": FORMAT_VERSION, "name": study.get("name"), "trainyard": VERSION, "study": study}
         about |= {} if points is None else {"points": points}
-        content = (json.dumps(about, indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n").encode()
+        content = _manifest_bytes(about)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            strange = [entry.name for entry in folder.iterdir() if entry.name not in (LOCK, SEGMENTS) and not _unfinished(entry)]
+            strange = [
+                entry.name for entry in folder.iterdir() if entry.name not in (LOCK, SEGMENTS, POINTS) and not _unfinished(entry)
+            ]
         except OSError as error:
             raise BadInput(f"cannot make the store {folder}: {error.strerror or error}") from None
         if MANIFEST in strange:
@@ -244,18 +250,34 @@ def _unfinished(entry: Path) -> bool:
     return entry.name.startswith(".") and entry.name.endswith(PART)
 
 
+def _manifest_bytes(about: Mapping[str, Any]) -> bytes:
+    """JSON with its seal at the end, after all that a study may say."""
+    text = json.dumps(about, indent=2, sort_keys=True, ensure_ascii=False, default=str)
+    return seals.seal(f'{text.removesuffix("}").rstrip()},\n  "seal": "{seals.OPEN}"\n}}\n'.encode())
+
+
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise BadInput(f"{folder} is no store of a sweep: it has no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or _short(error)}") from None
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or error}") from None
+    damaged = f"{path} is damaged: put back a copy, or remove it and run the sweep again, which writes it anew and keeps the points"
+    if seals.is_sealed(content) and not seals.check(content):
+        raise BadInput(damaged)
+    try:
+        manifest = json.loads(content.decode())
+    except (ValueError, RecursionError):
+        raise BadInput(damaged) from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BadInput(f"{path}: its 'format' is not '{FORMAT}'")
-    if manifest.get("version") != FORMAT_VERSION:
+    if manifest.get("version") not in (FORMAT_VERSION, UNSEALED_VERSION):
         raise BadInput(f"{path}: a store of version {manifest.get('version')!r}, this release reads version {FORMAT_VERSION}")
+    if manifest["version"] != UNSEALED_VERSION and not seals.is_sealed(content):
+        raise BadInput(damaged)
+    manifest.pop("seal", None)
     return manifest
 
 
@@ -294,11 +316,13 @@ def _points(records: list[Record]) -> bytes:
 
 
 def _bytes(table: Any) -> bytes:
-    """Nothing that varies: no times, one compression, row groups of one size."""
+    """Nothing that varies: no times, one compression, row groups of one size; sealed in the file's metadata."""
     _, parquet = _parquet()
     stream = io.BytesIO()
-    parquet.write_table(table, stream, compression="zstd", row_group_size=1 << 20)
-    return stream.getvalue()
+    with parquet.ParquetWriter(stream, table.schema, compression="zstd") as writer:
+        writer.write_table(table, row_group_size=1 << 20)
+        writer.add_key_value_metadata({"seal": seals.OPEN})
+    return seals.seal(stream.getvalue())
 
 
 def _table(records: list[Record]) -> Any:
@@ -342,10 +366,15 @@ def _column(values: list[Any]) -> Any:
 
 
 def _records_of(path: Path, *, wide: bool) -> list[Record]:
-    """The records of a file, or an error if they are not those that were written."""
-    _, parquet = _parquet()
-    table = parquet.read_table(path, partitioning=None)
+    """The records of a file, or an error if it is not what was written."""
+    pa, parquet = _parquet()
+    content = path.read_bytes()
+    if seals.is_sealed(content) and not seals.check(content):
+        raise ValueError("its content is not what was written")
+    table = parquet.read_table(pa.BufferReader(content), partitioning=None)
     about = table.schema.metadata or {}
+    if about[b"version"] != str(UNSEALED_VERSION).encode() and not seals.is_sealed(content):
+        raise ValueError("it has lost its seal")
     own = {name: table[name].to_pylist() for name in OWN}
     if wide:
         names = json.loads(about[b"metrics"])
