@@ -31,6 +31,15 @@ Value = int | str | bool
 MODULES = (
     "trainyard.rtl.arithmetic.adder",
     "trainyard.rtl.arithmetic.multiplier",
+    "trainyard.rtl.reduction.fan",
+    "trainyard.rtl.reduction.art",
+    "trainyard.rtl.reduction.chain",
+    "trainyard.rtl.tensordash.scheduler",
+    "trainyard.rtl.tensordash.element",
+    "trainyard.rtl.tensordash.tile",
+    "trainyard.rtl.tensordash.baseline",
+    "trainyard.rtl.agau.accumulation",
+    "trainyard.rtl.dsc",
 )
 """Modules that register designs, in the order in which they are listed."""
 

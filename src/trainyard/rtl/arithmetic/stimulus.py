@@ -31,9 +31,9 @@ def random_bits(kind: FloatFormat, chance: random.Random, near: int | None = Non
 
 
 def finite_bits(kind: FloatFormat, chance: random.Random) -> int:
-    """A number of moderate size with a few bits of fraction set, so that sums neither vanish nor overflow; now and then zero."""
+    """A number of moderate size, so that sums neither vanish nor overflow; now and then zero of either sign."""
     if chance.random() < 0.1:
-        return 0
+        return chance.getrandbits(1) << (kind.width - 1)
     spread = max(1, min(4, kind.bias // 2))
     exponent = kind.bias + chance.randint(-spread, spread)
     return chance.getrandbits(1) << (kind.width - 1) | exponent << kind.fraction_bits | chance.getrandbits(kind.fraction_bits)
