@@ -34,6 +34,7 @@ MODULES = (
     "trainyard.rtl.reduction.fan",
     "trainyard.rtl.reduction.art",
     "trainyard.rtl.reduction.chain",
+    "trainyard.rtl.benes",
     "trainyard.rtl.tensordash.scheduler",
     "trainyard.rtl.tensordash.element",
     "trainyard.rtl.tensordash.tile",
