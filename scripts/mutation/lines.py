@@ -1,9 +1,10 @@
 """Which test runs which line of a room, and how long each test takes: collected once, cached by test file.
 
-A trace function is told of every call; it follows the lines of the room's own functions alone, and those of one function no longer
-than until all its lines were seen in this test. Loops compiled by numba are not seen, and need not be: they all live in the room
-`kernels`, which is held by plain-Python twins instead (tests/kernels and tests/oracles). What a test starts in another process is
-not seen either, and would run the unchanged code.
+A trace function is told of every call; it follows the lines of the room's own functions alone, and those of one function until all
+its lines were seen in this test, or so many calls brought nothing new that the rest is not looked for (a test is then not tried
+with mutants of a line that it runs once in a hundred calls). Loops compiled by numba are not seen, and need not be: they all live in
+the room `kernels`, which is held by plain-Python twins instead (tests/kernels and tests/oracles). What a test starts in another
+process is not seen either, and would run the unchanged code.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+CALLS_IN_VAIN = 100
 Lines = dict[str, list[int]]
 
 
@@ -39,10 +41,12 @@ class Tracer:
         self.prefix = f"{folder}/"
         self.left: dict[CodeType, set[int]] = {}  # lines of each function that this test has not run yet
         self.outside: set[CodeType] = set()
+        self.in_vain: dict[CodeType, int] = {}  # calls since the last new line
         self.began = 0.0
 
     def start(self) -> None:
         self.left.clear()
+        self.in_vain.clear()
         self.began = time.process_time()
         threading.settrace(self._called)
         sys.settrace(self._called)
@@ -66,15 +70,18 @@ class Tracer:
                 return None
             left = self.left[code] = _lines_of(code)
         left.discard(frame.f_lineno)
-        return self._line if left else None
+        self.in_vain[code] = calls = self.in_vain.get(code, 0) + 1
+        return self._line if left and calls < CALLS_IN_VAIN else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         left = self.left.get(frame.f_code)
         if left is None:
             return None  # a frame that outlives the test it began in
-        left.discard(frame.f_lineno)
-        if not left:
-            frame.f_trace_lines = False
+        if frame.f_lineno in left:
+            left.discard(frame.f_lineno)
+            self.in_vain[frame.f_code] = 0
+            if not left:
+                frame.f_trace_lines = False
         return self._line
 
 
