@@ -2,8 +2,8 @@
 
 A trace function is told of every call; it follows the lines of the room's own functions alone, and those of one function until all
 its lines were seen in this test, or so many calls brought nothing new that the rest is not looked for (a test is then not tried
-with mutants of a line that it runs once in a hundred calls). Loops compiled by numba are not seen, and need not be: they all live in
-the room `kernels`, which is held by plain-Python twins instead (tests/kernels and tests/oracles). What a test starts in another
+with mutants of a line that it runs once in a hundred calls). Loops compiled by numba are not seen, and need not be: they all live
+in the room `kernels`, which is held by plain-Python twins instead (tests/kernels and tests/oracles). What a test starts in another
 process is not seen either, and would run the unchanged code.
 """
 
