@@ -35,6 +35,8 @@ MODULES = (
     "trainyard.rtl.reduction.art",
     "trainyard.rtl.reduction.chain",
     "trainyard.rtl.benes",
+    "trainyard.rtl.controller",
+    "trainyard.rtl.flex_dpe",
     "trainyard.rtl.tensordash.scheduler",
     "trainyard.rtl.tensordash.element",
     "trainyard.rtl.tensordash.tile",

@@ -138,15 +138,15 @@ def expected_sums(
         if row.get("valid", 0):
             vectors.append((cycle, [row.get(f"product_{lane}", 0) for lane in range(lanes)]))
         if row.get("configure", 0):
-            _leave(tree, kind, grouping, vectors, table)
+            sums_leave(tree, kind, grouping, vectors, table)
             grouping, vectors = grouping_of(row, lanes), []
     return list(table)
 
 
-def _leave(
+def sums_leave(
     tree: AdderTree, kind: FloatFormat, grouping: list[int], vectors: list[tuple[int, list[int]]], table: list[dict[str, int]]
 ) -> None:
-    """The sums of one fold written into the table."""
+    """Writes the sums of one fold into the table of outputs; a vector is (cycle in which its products are there, products)."""
     if not vectors:
         return
     schedule = tree.schedule(np.array(grouping, dtype=np.int64))
