@@ -56,9 +56,12 @@ def reported(launcher: tuple[str, ...], folder: Path, *options: str) -> dict[str
     return actual
 
 
-def test_it_trains_reports_and_resumes_to_the_same_parameters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher", [pytest.param(FORKED, id="forked"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow)]
+)
+def test_it_trains_reports_and_resumes_to_the_same_parameters(launcher: tuple[str, ...], tmp_path: Path) -> None:
     common = ["--steps", "40", "--tau", "4", "--checkpoint", str(tmp_path / "saved"), "--save-every", "22"]
-    straight = reported(TORCHRUN, tmp_path, *common)
+    straight = reported(launcher, tmp_path, *common)
     rows = {row["kind"]: row for row in straight["rows"]}
     assert straight["ranks"] == [0, 1]
     assert straight["exchanges"] == 40 // 5 + 1

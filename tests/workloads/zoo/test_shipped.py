@@ -19,7 +19,8 @@ from trainyard.workloads import zoo
 from trainyard.workloads.capture import capture_recipe
 from trainyard.workloads.capture.attention.outside import attention_of
 
-LARGE = ("gnmt", "t5-large", "mixtral-8x7b")  # others of their kind hold the line in every run
+LARGE = ("gnmt", "t5-large", "mixtral-8x7b", "video-captioning", "yolov5l")  # others of their kind hold the line in every run
+LARGE_CAPTURES = (*LARGE, "transformer-324m", "gpt-26b", "bert-large", "faster-rcnn", "mask-rcnn")
 SHIPPED = resources.files("trainyard.workloads.zoo") / "steps"
 
 
@@ -64,7 +65,9 @@ def grouped_flops(a: Sequence[int], b: Sequence[int], *rest: Any, **options: Any
     return 2 * a[-2] * a[-1] * b[-1]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "t5-large" else ()) for name in zoo.names()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE_CAPTURES else ()) for name in zoo.names()]
+)
 def test_the_shipped_step_is_what_a_fresh_capture_gives(name: str) -> None:
     row = zoo.entry(name)
     fresh = capture_recipe(zoo.build(name), name, row.batch)
