@@ -1,7 +1,8 @@
 """Mutation testing of one room: `python scripts/mutate.py devices --count 80`, or `make mutate ROOM=devices`.
 
 Works on a copy of the tree (out/mutation/ROOM), with a cache of compiled loops of its own. What is found is appended to
-benchmarks/mutation/ROOM.jsonl; a second run goes on with what is missing, and `--survivors` tries again what no test had noticed.
+benchmarks/mutation/ROOM.jsonl; a second run goes on with what is missing. A mutant meets the tests of the folder that mirrors its
+own; `--survivors` tries again what none of these had noticed, with all tests of the room.
 `--page` writes docs/mutation.md from all rooms' results.
 """
 
@@ -23,7 +24,7 @@ from mutation.sample import PACKAGE, ROOMS, Drawn, all_of_room, in_drawn_order
 from mutation.trial import Forks, Outcome, limit_of, say
 
 ROOT = Path(__file__).parents[1]
-MOST_SECONDS = 30.0  # of the usual time of a mutant's tests: what the quickest of them miss counts as survived
+MOST_SECONDS = 20.0  # of the usual time of a mutant's tests: what the quickest of them miss counts as survived
 COPIED = ("src", "tests", "examples", "scripts", "benchmarks", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "mkdocs.yml")
 
 
@@ -60,17 +61,17 @@ class Run:
         self.options, self.tree = options, tree
         self.results = ROOT / records.FOLDER / f"{options.room}.jsonl"
         self.killers: dict[str, set[str]] = {}
+        self.cache = LineCache(tree.parent / "lines.json", tree, tree / PACKAGE / options.room)
+        self.traced: dict[str, TestRun] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        room_folder = self.tree / PACKAGE / self.options.room
         forks = Forks(session, self.tree)
-        tests = self._lines(forks, room_folder)
         room_mutants = all_of_room(self.tree, self.options.room)
         found = records.read(self.results, room_mutants)
         for one in found.values():
             self.killers.setdefault(one.drawn.mutant.path, set()).add(one.test)
         for number, drawn in enumerate(self._chosen(room_mutants, found), 1):
-            outcome, count = self._try(drawn, forks, tests)
+            outcome, count = self._try(drawn, forks, self._tests(forks, drawn))
             if not self.options.at:
                 records.append(self.results, drawn, outcome, count)
             mutant, took = drawn.mutant, f"{outcome.seconds:5.1f} s {count:4d} tests"
@@ -92,23 +93,32 @@ class Run:
         order = in_drawn_order(room_mutants, self.options.seed)
         return [drawn for drawn in order if drawn.name not in found][: max(0, self.options.count - len(found))]
 
-    def _lines(self, forks: Forks, room_folder: Path) -> dict[str, TestRun]:
-        cache = LineCache(self.tree.parent / "lines.json", self.tree, room_folder)
+    def _tests(self, forks: Forks, drawn: Drawn) -> dict[str, TestRun]:
+        """Tests in the folder that mirrors the mutant's, or all of the room when survivors are tried again."""
+        folder = Path(drawn.mutant.path).parent.relative_to(PACKAGE)
+        everywhere = self.options.survivors or self.options.at or self.options.only
+        names = [
+            name
+            for name in forks.items
+            if everywhere or {PACKAGE / folder, Path("tests") / folder} & {Path(name.partition("::")[0]).parent}
+        ]
+        self._trace(forks, [name for name in names if name not in self.traced])
+        return {name: self.traced[name] for name in names if self.traced[name].passed}
+
+    def _trace(self, forks: Forks, names: list[str]) -> None:
         by_file: dict[str, list[str]] = {}
-        for name in forks.items:
+        for name in names:
             by_file.setdefault(name.partition("::")[0], []).append(name)
-        tests: dict[str, TestRun] = {}
         for test_file, names in by_file.items():
-            runs = cache.get(test_file)
-            if runs is None:
-                runs = forks.trace(names, Tracer(room_folder))
-                cache.put(test_file, runs)
+            runs = self.cache.get(test_file)
+            if runs is None or not set(names) <= set(runs):
+                runs = forks.trace(names, Tracer(self.tree / PACKAGE / self.options.room))
+                self.cache.put(test_file, runs)
                 say(f"lines of {test_file}: {len(names)} tests, {sum(run.seconds for run in runs.values()):.1f} s")
-            tests |= runs
-        for name in [name for name, run in tests.items() if not run.passed]:
-            say(f"left out, fails without any change: {name}")
-            del tests[name]
-        return {name: run for name, run in tests.items() if name in forks.items}
+            self.traced |= runs
+            for name in names:
+                if not runs[name].passed:
+                    say(f"left out, fails without any change: {name}")
 
     def _try(self, drawn: Drawn, forks: Forks, tests: dict[str, TestRun]) -> tuple[Outcome, int]:
         names = covering(drawn, tests)
