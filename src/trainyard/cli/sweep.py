@@ -11,6 +11,7 @@ import typer
 from trainyard.cli.faults import INTERRUPTED
 from trainyard.cli.options import Html, Json, makeable, writable
 from trainyard.report.terminal import progress, say, write_json
+from trainyard.units import parse
 
 if TYPE_CHECKING:
     from trainyard.sweep.executors import Executor
@@ -28,6 +29,9 @@ def sweep(
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most points that a study may have.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run points again that failed before.")] = False,
+    point_timeout: Annotated[
+        str | None, typer.Option(help="Most time that one point may take, as in '30 s'; a longer one is recorded as failed.")
+    ] = None,
     any_memory: Annotated[
         bool, typer.Option("--any-memory", help="Rank points too that do not fit their machine's memory.")
     ] = False,
@@ -48,13 +52,15 @@ def sweep(
     if dry_run:
         _show_size(loaded, str(folder), LIMIT if limit is None else limit, json_path)
         return
+    point_s = None if point_timeout is None else parse(point_timeout, "s", "--point-timeout")
     with progress() as on_progress:
         summary = running.sweep(
             loaded,
             folder,
-            _executor(ray, workers),
+            _executor(ray, workers, point_s),
             on_progress,
             workers=None if ray else workers,
+            point_timeout_s=None if ray else point_s,
             limit=LIMIT if limit is None else limit,
             retry_failed=retry_failed,
         )
@@ -80,12 +86,12 @@ def sweep(
         raise typer.Exit(INTERRUPTED)
 
 
-def _executor(ray: str | None, workers: int | None) -> Executor | None:
+def _executor(ray: str | None, workers: int | None, point_s: float | None) -> Executor | None:
     if ray is None:
         return None
     from trainyard.sweep.on_ray import Cluster
 
-    return Cluster(ray, workers=workers)
+    return Cluster(ray, workers=workers, point_s=point_s)
 
 
 def _show_size(study: Study, folder: str, limit: int, json_path: str | None) -> None:
@@ -119,7 +125,8 @@ def _show(study: Study, summary: Summary) -> None:
     from trainyard.sweep.metrics import shown
 
     console = Console()
-    failed = f", {summary.failed} failed" if summary.failed else ""
+    stopped = f" ({summary.timed_out} over the time limit)" if summary.timed_out else ""
+    failed = f", {summary.failed} failed{stopped}" if summary.failed else ""
     console.print(
         Text(f"{study.name}: {summary.points} points, {summary.computed} computed, {summary.reused} from before{failed}", "bold")
     )

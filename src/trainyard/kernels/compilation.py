@@ -54,23 +54,48 @@ def observed(on_compile: Callable[[str], None], on_end: Callable[[str], None] = 
         event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
 
 
-class _Pause(event.Listener):
-    """Stops the garbage collector while functions are compiled; functions that these call are compiled inside them."""
+class _Outermost(event.Listener):
+    """Calls `begin` and `end` around compilation; functions that a function calls are compiled inside it, and do not count."""
 
-    def __init__(self) -> None:
-        self.depth, self.was_enabled = 0, False
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        self.depth, self.begin, self.end = 0, begin, end
 
     def on_start(self, event: event.Event) -> None:
         if self.depth == 0:
-            self.was_enabled = gc.isenabled()
-            gc.disable()
+            self.begin()
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
         self.depth -= 1
-        if self.depth == 0 and self.was_enabled:
+        if self.depth == 0:
+            self.end()
+
+
+@contextmanager
+def suspended(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
+    """Calls `begin` whenever this process starts to compile here, and `end` when it goes on."""
+    listener = _Outermost(begin, end)
+    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
+
+
+class _GarbageCollector:
+    """Stopped while functions are compiled, if it was running."""
+
+    def __init__(self) -> None:
+        self.was_enabled = False
+
+    def stop(self) -> None:
+        self.was_enabled = gc.isenabled()
+        gc.disable()
+
+    def go_on(self) -> None:
+        if self.was_enabled:
             gc.enable()
 
 
-PAUSE = _Pause()
-event.register("numba:compile", PAUSE)  # type: ignore[no-untyped-call]
+COLLECTOR = _GarbageCollector()
+event.register("numba:compile", _Outermost(COLLECTOR.stop, COLLECTOR.go_on))  # type: ignore[no-untyped-call]

@@ -4,6 +4,9 @@ An executor has `workers`, `map(points, materials)` and `close()`; `map` may be 
 Workers are new processes (spawn), for numba and others have threads that a copy would lose. Each gets the materials once. A worker
 that dies (out of memory, a fault in a library) is replaced: the points that it had are run one by one, and one that kills again is
 recorded as failed. A worker ends by itself when its driver is gone, however that ended.
+
+With `point_s`, a point that takes longer ends its process (SIGALRM, by the operating system: no compiled loop can hold it up) and
+is recorded as failed, `TOO_LONG`. Workers then answer point by point, so that it is known which one it was.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, Protocol
 
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.sweep.points import Materials
-from trainyard.sweep.records import Record
+from trainyard.sweep.records import TOO_LONG, Record
 from trainyard.sweep.study import Point
 
 CHUNK_S = 0.25
@@ -32,6 +35,10 @@ CHUNK_S = 0.25
 MOST_IN_CHUNK = 256
 AHEAD = 2
 """Chunks that a worker has, so that it never waits for the next."""
+LONGEST_S = 1e8
+"""Three years."""
+SHORTEST_S = 1e-3
+"""0 would stop the timer."""
 STARTS = 3
 """Of workers that end before they are ready, before the sweep gives up."""
 
@@ -67,14 +74,21 @@ class _Worker:
     chunks: deque[list[Point]] = field(default_factory=deque)
     asked_s: float = 0.0
 
+    def answered(self, points: int) -> None:
+        """The first so many points of its first chunk are done."""
+        del self.chunks[0][:points]
+        if not self.chunks[0]:
+            self.chunks.popleft()
+
 
 class LocalProcesses:
     """Worker processes on this computer."""
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, *, point_s: float | None = None) -> None:
+        require_limit(point_s)
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise BadInput(f"workers must be a whole number of at least 1, got {workers!r}")
-        self.workers = workers or _cores()
+        self.workers, self.point_s = workers or _cores(), point_s
         self._team: list[_Worker] = []
         self._materials: Materials | None = None
         self._content = b""
@@ -103,7 +117,7 @@ class LocalProcesses:
                     now, began, worker.ready, worker.asked_s = time.monotonic(), worker.asked_s, True, time.monotonic()
                     if answer is not None:
                         work.took(now - began, len(answer))
-                        worker.chunks.popleft()
+                        worker.answered(len(answer))
                         yield from answer
         except BaseException:
             self.close()  # chunks in flight must not be answered into a later map
@@ -126,7 +140,7 @@ class LocalProcesses:
         """A new process in which Ctrl-C is blocked: it goes to the whole group, and is the driver's to handle."""
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, self._content), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, self._content, self.point_s), daemon=True)
         old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
@@ -140,13 +154,18 @@ class LocalProcesses:
         self._team.remove(worker)
         worker.pipe.close()
         worker.process.join()
-        how = _ending(worker.process.exitcode)
+        code = worker.process.exitcode
+        how = _ending(code)
         if failures >= STARTS:
             raise BadInput(f"workers end before they are ready ({how}): try --workers 1, which says why")
         if not worker.ready:
             work.back([point for chunk in worker.chunks for point in chunk])
             return
         suspects = worker.chunks.popleft() if worker.chunks else []
+        if suspects and self.point_s is not None and code == -signal.SIGALRM:
+            yield materials.record(suspects.pop(0), {}, over_limit(self.point_s))
+            work.back([point for chunk in (suspects, *worker.chunks) for point in chunk])
+            return
         work.back([point for chunk in worker.chunks for point in chunk])
         if work.suspected(suspects):
             yield materials.record(suspects[0], {}, f"its process ended: {how}")
@@ -212,7 +231,48 @@ class Chunks:
         return False
 
 
-def _serve(pipe: Connection, content: bytes) -> None:
+def require_limit(point_s: float | None) -> None:
+    if point_s is not None and not (isinstance(point_s, int | float) and 0 < point_s < LONGEST_S):
+        raise BadInput(f"the time limit of a point must be a number of seconds above 0, got {point_s!r}")
+
+
+def over_limit(point_s: float) -> str:
+    """The error of a point that was stopped."""
+    return f"{TOO_LONG} {point_s:g} s (--point-timeout): --retry-failed runs it again"
+
+
+def run_within(materials: Materials, point: Point, point_s: float | None) -> Record:
+    """The record of a point; where it takes longer than `point_s`, the operating system ends this process.
+
+    Time in which loops are compiled does not count: that is a matter of this computer's cache, not of the point.
+    """
+    if point_s is None:
+        return materials.run(point)
+    from trainyard.kernels.compilation import suspended
+
+    clock = _Clock(point_s)
+    clock.go_on()
+    try:
+        with suspended(clock.hold, clock.go_on):
+            return materials.run(point)
+    finally:
+        clock.hold()
+
+
+class _Clock:
+    """A timer of the operating system that can be held."""
+
+    def __init__(self, left_s: float) -> None:
+        self.left_s = left_s
+
+    def go_on(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self.left_s)
+
+    def hold(self) -> None:
+        self.left_s = max(signal.setitimer(signal.ITIMER_REAL, 0)[0], SHORTEST_S)
+
+
+def _serve(pipe: Connection, content: bytes, point_s: float | None) -> None:
     """A worker's life: chunks in, records out, until the pipe or the driver is gone."""
     Thread(target=_leave_with, args=(parent_process(),), daemon=True).start()
     try:
@@ -223,9 +283,12 @@ def _serve(pipe: Connection, content: bytes) -> None:
         pipe.send(error)
         return
     try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         pipe.send(None)
         while True:
-            pipe.send([materials.run(point) for point in pipe.recv()])
+            points: list[Point] = pipe.recv()
+            for batch in [points] if point_s is None else [[point] for point in points]:
+                pipe.send([run_within(materials, point, point_s) for point in batch])
     except (EOFError, OSError):
         return
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.errors import BadInput, MissingExtra, TrainyardError
-from trainyard.sweep.executors import AHEAD, Chunks
+from trainyard.sweep.executors import AHEAD, Chunks, over_limit, require_limit, run_within
 from trainyard.sweep.points import Materials
 from trainyard.sweep.records import Record
 from trainyard.sweep.study import Point
@@ -28,7 +28,9 @@ WAIT_S = 0.2
 class Cluster:
     """An executor whose workers are the CPUs of a Ray cluster, or as many of them as asked for."""
 
-    def __init__(self, address: str = "auto", workers: int | None = None) -> None:
+    def __init__(self, address: str = "auto", workers: int | None = None, *, point_s: float | None = None) -> None:
+        require_limit(point_s)
+        self.point_s = point_s
         self._ray = _started(address)
         cpus = int(self._ray.cluster_resources().get("CPU", 0))
         if not cpus:
@@ -53,7 +55,7 @@ class Cluster:
             while True:
                 while len(self._pending) < AHEAD * self.workers and len(chunks):
                     chunk = chunks.next()
-                    self._pending[task.remote(self._content, chunk)] = (chunk, time.monotonic())
+                    self._pending[task.remote(self._content, chunk, self.point_s)] = (chunk, time.monotonic())
                 if not self._pending:
                     return
                 ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=WAIT_S)
@@ -72,10 +74,15 @@ class Cluster:
             raise cause if isinstance(cause, TrainyardError) else BadInput(f"a Ray worker failed: {cause}") from None
         except self._ray.exceptions.RayError as error:  # its process or its node is gone
             if chunks.suspected(chunk):
-                yield materials.record(chunk[0], {}, f"its process ended: {type(error).__name__}")
+                yield materials.record(chunk[0], {}, self._why_lost(error))
             return
         chunks.took((time.monotonic() - began) / AHEAD, len(records))
         yield from records
+
+    def _why_lost(self, error: Exception) -> str:
+        """Ray does not say which signal ended a process."""
+        how = f"its process ended: {type(error).__name__}"
+        return how if self.point_s is None else f"{how} (or it {over_limit(self.point_s)})"
 
     def close(self) -> None:
         self._pending.clear()
@@ -87,7 +94,7 @@ _known: dict[int, Materials] = {}
 """What this process of Ray's has unpacked, by its bytes."""
 
 
-def run_chunk(content: bytes, points: list[Point]) -> list[Record]:
+def run_chunk(content: bytes, points: list[Point], point_s: float | None = None) -> list[Record]:
     """A worker's part, on any node."""
     name = hash(content)
     if name not in _known:
@@ -95,7 +102,7 @@ def run_chunk(content: bytes, points: list[Point]) -> list[Record]:
         materials: Materials = pickle.loads(content)
         materials.require_same_code()
         _known[name] = materials
-    return [_known[name].run(point) for point in points]
+    return [run_within(_known[name], point, point_s) for point in points]
 
 
 def _started(address: str) -> Any:

@@ -1,4 +1,7 @@
-"""Record: what one point came to. No times and no hosts in it: the same point gives the same record anywhere."""
+"""Record: what one point came to. No times and no hosts in it: the same point gives the same record anywhere.
+
+One that a time limit stopped is the exception: it says the limit, and another computer may be fast enough.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+TOO_LONG = "took longer than"
+"""How the error of a point begins that a time limit stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +28,10 @@ class Record:
     @property
     def failed(self) -> bool:
         return bool(self.error)
+
+    @property
+    def timed_out(self) -> bool:
+        return self.error.startswith(TOO_LONG)
 
     @property
     def fits(self) -> bool:

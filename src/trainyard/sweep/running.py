@@ -37,6 +37,7 @@ SUFFIX = ".sweep"
 class Summary:
     """What a sweep did: of the study's `points`, `computed` now and `reused` from the store; `front` by workload.
 
+    `timed_out` of the `failed` were stopped by a time limit, in this sweep or an earlier one.
     `overfull` points need more memory than their machine has; they are in `best` and `front` only where the study says any_memory.
     """
 
@@ -44,6 +45,7 @@ class Summary:
     computed: int
     reused: int
     failed: int
+    timed_out: int
     overfull: int
     store: Path
     best: dict[str, Record]
@@ -58,6 +60,7 @@ class Summary:
             "computed": self.computed,
             "reused": self.reused,
             "failed": self.failed,
+            "timed_out": self.timed_out,
             "overfull": self.overfull,
             "interrupted": self.interrupted,
             "store": str(self.store),
@@ -84,14 +87,20 @@ def sweep(
     workers: int | None = None,
     limit: int = LIMIT,
     retry_failed: bool = False,
+    point_timeout_s: float | None = None,
     disk: Disk | None = None,
 ) -> Summary:
-    """Runs every point of a study that its store does not have yet; `workers` processes (or as `executor` does it)."""
+    """Runs every point of a study that its store does not have yet; `workers` processes (or as `executor` does it).
+
+    A point that takes longer than `point_timeout_s` is stopped and recorded as failed; it needs a process of its own.
+    """
     path = store_of(study) if store is None else Path(store)
     loaded = study if isinstance(study, Study) else Study.load(study)
     if executor is not None and workers is not None:
         raise BadInput(f"workers={workers} and an executor are given: the executor has its own")
-    chosen = executor or (Inline() if workers == 1 or not _spawnable() else LocalProcesses(workers))
+    if executor is not None and point_timeout_s is not None:
+        raise BadInput(f"point_timeout_s={point_timeout_s} and an executor are given: give it to the executor (point_s=)")
+    chosen = executor or _local(workers, point_timeout_s)
     materials = Materials.of(loaded)
     points = [] if loaded.plan else list(materials.keyed(loaded.points(limit)))
     opened = Store.begin(path, loaded.table, points=None if loaded.plan else len(points), disk=disk)
@@ -115,6 +124,15 @@ def sweep(
         with stop.deferred():
             opened.compact()
     return run.summary()
+
+
+def _local(workers: int | None, point_s: float | None) -> Executor:
+    """This process for one worker; a time limit needs another one, which can be ended."""
+    if point_s is None:
+        return Inline() if workers == 1 or not _spawnable() else LocalProcesses(workers)
+    if not _spawnable():
+        raise BadInput("point_timeout_s needs worker processes: put the call of a script under if __name__ == '__main__'")
+    return LocalProcesses(workers, point_s=point_s)
 
 
 def _spawnable() -> bool:
@@ -217,6 +235,7 @@ class Run:
             computed=len(self._computed),
             reused=len(records) - len(self._computed),
             failed=self._failed,
+            timed_out=sum(record.timed_out for record in records),
             overfull=sum(not record.fits for record in records),
             store=self.store.path,
             best={name: self._records[key] for name, key in best.items()},
