@@ -15,6 +15,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.agau import coherence
 from trainyard.hardware.agau.coherence import HOME, Copy, Message, Operation, apply, ask, evict, fresh, receivable, receive
 from trainyard.hardware.agau.parameter_cache import ParameterCache, SharedParameters
+from trainyard.hardware.tables.energy import cache_joules_per_byte
 
 LOAD, STORE = Operation("load"), Operation("store", 0, 2)
 ADD, SWAP = Operation("fetch_add", 0, 1), Operation("compare_swap", 0, 7, 0)
@@ -471,3 +472,12 @@ def test_area_grows_with_cache_and_sharers():
     assert large.areas["agau_cache"] == pytest.approx(2 * small.areas["agau_cache"])
     assert ParameterCache(caches=64).areas["agau_directory"] > small.areas["agau_directory"]
     assert Counter(small.joules).keys() == {"agau_cache_byte", "agau_directory_access"}
+
+
+def test_a_directory_access_reads_and_writes_one_entry_of_tag_state_owner_and_sharers():
+    cache = ParameterCache(caches=8, cache_bytes=1024, line_bytes=64, ways=2, directory_cover=2.0)
+    entry_bits = 26 + 2 + 3 + 8
+    assert cache.directory_bytes == pytest.approx(16 * 2.0 * entry_bits / 8)
+    per_byte = cache_joules_per_byte(cache.directory_bytes, cache.technology_nm)
+    assert cache.joules["agau_directory_access"] == pytest.approx(2 * entry_bits / 8 * per_byte)
+    assert cache.tag_bytes == 16 * 28 / 8

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from oracles.agau_pipeline import Pipeline
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.agau.unit import Agau, scale
+from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2, cells_joules
 from trainyard.ir import assumptions_of
 
 LIMIT = 100_000
@@ -153,6 +154,16 @@ def test_energy_area_and_power_by_component():
     print(f"AGAU: {total_mm2:.3f} mm2, {total_w * 1e3:.0f} mW at work; the paper adds 0.09 mm2 and 20 mW, or 0.51 mm2 and 205 mW")
     assert 0.1 < total_mm2 < 1.0
     assert 0.01 < total_w < 1.0
+
+
+def test_area_is_the_cells_of_every_lane():
+    """Two lanes of eight inputs: a tree of seven adders of three cycles each, one multiplier of two."""
+    agau = Agau(inputs=8, width_bits=64, adder_cycles=3, multiplier_cycles=2, technology_nm=45)
+    words = 2 * (8 + 7 * 3 + 2)  # input latches, pipeline registers of the adders and of the multiplier
+    assert agau.areas["agau_register"] == pytest.approx(words * 32 * FLIP_FLOP_UM2 * 1e-12)
+    assert agau.areas["agau_bypass"] == pytest.approx(2 * 7 * 32 * MUX_UM2 * 1e-12)
+    assert replace(agau, width_bits=128).areas["agau_multiplier"] == pytest.approx(2 * agau.areas["agau_multiplier"])
+    assert agau.joules["agau_register"] == pytest.approx(cells_joules(32 * FLIP_FLOP_UM2, 45))
 
 
 def test_assumptions_are_named():

@@ -14,9 +14,11 @@ from trainyard.hardware.agau.unit import Agau
 from trainyard.hardware.crossbar import messages as crossbar_messages
 from trainyard.hardware.crossbar.analytic import least_ps
 from trainyard.hardware.crossbar.collectives import Adder
+from trainyard.hardware.crossbar.costs import AGAU_LINE_M
 from trainyard.hardware.crossbar.exchanges import cut
 from trainyard.hardware.crossbar.hierarchy import UPMEM_LEVELS, Crossbar, Level
 from trainyard.hardware.crossbar.messages import services_ps
+from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2, cells_joules, line_joules
 from trainyard.ir import assumptions_of
 
 
@@ -240,3 +242,17 @@ def test_energy_and_area_grow_with_units_and_buffers():
     assert deep.areas["crossbar_level0_buffers"] == pytest.approx(2 * whole.areas["crossbar_level0_buffers"])
     assert deep.areas["crossbar_level0_cells"] == whole.areas["crossbar_level0_cells"]
     assert set(whole.areas) == {f"crossbar_level{n}_{what}" for n in range(4) for what in ("cells", "lines", "buffers")}
+
+
+def test_a_byte_to_an_agau_passes_two_registers_and_one_line():
+    crossbar = Crossbar(technology_nm=45)
+    registers = cells_joules(8 * 2 * FLIP_FLOP_UM2, 45)
+    assert crossbar.joules["crossbar_agau_byte"] == pytest.approx(registers + 8 * 0.5 * line_joules(AGAU_LINE_M))
+
+
+def test_cells_of_a_level_are_a_multiplexer_from_every_port_to_every_other_and_two_registers_a_port():
+    switch = Level(name="chip", fan_in=2, width_bits=8, clock_hz=1e9, latency_s=1e-9, buffer_messages=1)
+    crossbar = Crossbar(levels=(switch,), units=2, technology_nm=45)
+    ports = 2 + 1 + 1  # two units, the level above, an AGAU
+    cells = 8 * (ports * (ports - 1) * MUX_UM2 + 2 * ports * FLIP_FLOP_UM2)
+    assert crossbar.areas["crossbar_level0_cells"] == pytest.approx(cells * 1e-12)

@@ -12,8 +12,10 @@ from oracles.barrier_agents import BarrierService
 from trainyard.engine import Simulation, Wait
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dpu.host_link import HostLink
+from trainyard.hardware.dsc.token_arbiter import Arbiter
 from trainyard.hardware.dsc.token_service import TokenService
-from trainyard.hardware.dsc.unit import Dsc
+from trainyard.hardware.dsc.unit import BIT_UM2, Dsc
+from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2, cells_joules
 from trainyard.ir.assumptions import assumptions_of
 
 ORDERS = ("round_robin", "priority", "first_come")
@@ -315,3 +317,24 @@ def test_every_alternative_of_an_assumption_is_a_machine() -> None:
     for assumption in assumptions_of(Dsc()):
         for alternative in assumption.alternatives:
             assert replace(Dsc(), **{assumption.path: alternative}).rounds_s(32) > 0
+
+
+def test_area_of_the_arbiter_is_a_comparator_for_each_pair_and_a_rank_for_each_entry() -> None:
+    """Five entries: numbers of three bits; four priorities that age by one: ranks up to 3 + what five grants to others add."""
+    dsc = Dsc(entries=5, technology_nm=45)
+    rank = Arbiter(order="priority", levels=4, ageing=1).top.bit_length()
+    pairs = 4 * (rank * BIT_UM2 + (rank + 3) * MUX_UM2)
+    entries = 5 * ((1 + rank) * FLIP_FLOP_UM2 + rank * BIT_UM2)
+    assert dsc.areas["dsc_arbiter"] == pytest.approx((pairs + entries) * 1e-12)
+
+
+@pytest.mark.parametrize(("entries", "fan_in", "bits"), [(5, 8, 5), (5, 2, 3)])
+def test_a_counter_of_a_barrier_counts_its_inputs(entries: int, fan_in: int, bits: int) -> None:
+    dsc = Dsc(entries=entries, barrier_fan_in=fan_in, technology_nm=45)
+    nodes = 1 if fan_in == 8 else 3
+    assert dsc.joules["dsc_barrier_arrival"] == pytest.approx(cells_joules(nodes * bits * (FLIP_FLOP_UM2 + BIT_UM2), 45))
+
+
+def test_where_the_arbiter_is_slower_than_the_round_trips_tokens_wait_for_it() -> None:
+    """Tokens come back after 6 + 2 + 0 cycles; the arbiter takes 6 for each of the four."""
+    assert ARBITER_BOUND.rounds_s(9, enter_s=0) * 1e9 == pytest.approx(1 + 6 + 2 * 4 * 6 + 2)
