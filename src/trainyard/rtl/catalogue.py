@@ -37,11 +37,13 @@ MODULES = (
     "trainyard.rtl.benes",
     "trainyard.rtl.controller",
     "trainyard.rtl.flex_dpe",
+    "trainyard.rtl.systolic",
     "trainyard.rtl.tensordash.scheduler",
     "trainyard.rtl.tensordash.element",
     "trainyard.rtl.tensordash.tile",
     "trainyard.rtl.tensordash.baseline",
     "trainyard.rtl.agau.accumulation",
+    "trainyard.rtl.agau.cache_traffic",
     "trainyard.rtl.dsc",
 )
 """Modules that register designs, in the order in which they are listed."""

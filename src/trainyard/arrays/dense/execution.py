@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -84,10 +84,20 @@ def execute_units(array: SystolicUnits, a: Matrix, b: Matrix) -> Execution:
     return Execution(product=sum((one.product for one in ran), np.zeros((1, 1))), cycles=max(one.cycles for one in ran))
 
 
-def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix, share: slice) -> Execution:
+class LeavingSum(NamedTuple):
+    """A sum that is complete at the bottom of a column at the end of a cycle; `block` is the part of B that was stationary."""
+
+    cycle: int
+    block: tuple[slice, slice]
+    position: int
+    column: int
+    value: float
+
+
+def weight_stationary_sums(array: Systolic, a: Matrix, b: Matrix, share: slice = ALL_FOLDS) -> Iterator[LeavingSum]:
     """Weights travel down to their row and become active when the first input of their fold passes; partial sums travel down."""
     rows, columns = array.rows, array.columns
-    length, outputs = a.shape[0], np.zeros((a.shape[0], b.shape[1]))
+    length = a.shape[0]
     folds = list(_blocks(b.shape, rows, columns))[share]
     fold_cycles = 2 * rows + columns + length - 2
     interval = max(length, rows) if array.pipelined else fold_cycles
@@ -96,7 +106,7 @@ def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix, share: sli
     moving, weights, sums = Tokens.empty(rows, columns), Tokens.empty(rows, columns), Tokens.empty(rows, columns)
     waiting, active = np.zeros((rows, columns)), np.zeros((rows, columns))
     row, column = np.arange(rows), np.arange(columns)
-    cycle, last, left = 0, 0, len(folds) * length * columns
+    cycle, left = 0, len(folds) * length * columns
     while left:
         # the weight of the bottom row enters first; all of a column arrive in the same cycle
         fold, position = _feed(cycle, loads, rows, column)
@@ -114,13 +124,20 @@ def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix, share: sli
 
         above = np.vstack([np.zeros((1, columns)), sums.value[:-1]])
         sums.value, sums.fold, sums.position = above + moving.value * active, moving.fold.copy(), moving.position.copy()
-        for c in column:
-            f, p = sums.fold[-1, c], sums.position[-1, c]
+        for c in column.tolist():
+            f, p = int(sums.fold[-1, c]), int(sums.position[-1, c])
             if p >= 0:
-                left, last = left - 1, cycle
-                if folds[f][1].start + c < folds[f][1].stop:
-                    outputs[p, folds[f][1].start + c] += sums.value[-1, c]
+                left -= 1
+                yield LeavingSum(cycle, folds[f], p, c, float(sums.value[-1, c]))
         cycle += 1
+
+
+def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix, share: slice) -> Execution:
+    outputs, last = np.zeros((a.shape[0], b.shape[1])), 0
+    for leaving in weight_stationary_sums(array, a, b, share):
+        last, column = leaving.cycle, leaving.block[1].start + leaving.column
+        if column < leaving.block[1].stop:
+            outputs[leaving.position, column] += leaving.value
     return Execution(product=outputs, cycles=last + 1)
 
 
