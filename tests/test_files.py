@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import BadInput
-from trainyard.files import read_text, whole_file, write_text
+from trainyard.files import whole_file, write_text
+from trainyard.reading import read_text
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, dataclas
 
 import trainyard.ir
 from trainyard.checks import require_choice, require_count, require_flag, require_positive, require_quantity
-from trainyard.errors import BadInput, TrainyardError, UnknownKeyword
-from trainyard.units import FIELD_UNITS, parse, require_likely, unit_of_field
+from trainyard.errors import BadInput, TooLarge, TrainyardError, UnknownKeyword, quoted
+from trainyard.units import FIELD_UNITS, PLAUSIBLE, parse, require_likely, show, unit_of_field
 
 T = TypeVar("T")
 Range = Literal["positive", "from 0", "share", "any"]
@@ -145,7 +145,7 @@ def arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
         if name in free:
             continue
         kind = type(value)
-        if kind is float and name in quantities and 0.0 < value < inf:
+        if kind is float and name in quantities and quantities[name][0] < value < quantities[name][1]:
             continue
         if kind not in _PLAIN_VALUES or not _accepts(cls, name, value):
             return _converted_arguments(cls, values)
@@ -166,11 +166,13 @@ def _unchecked(cls: type) -> frozenset[str]:
 
 
 @cache
-def _quantities(cls: type) -> frozenset[str]:
-    """Fields that take every finite number above 0."""
-    return frozenset(
-        name for name, rule in rules(cls).items() if rule.hint is float and rule.range != "share" and name not in _unchecked(cls)
-    )
+def _quantities(cls: type) -> Mapping[str, tuple[float, float]]:
+    """Fields that take every plausible number above 0, each with the numbers between which all are."""
+    return {
+        name: PLAUSIBLE.get(rule.unit or "", (0.0, inf))
+        for name, rule in rules(cls).items()
+        if rule.hint is float and rule.range != "share" and name not in _unchecked(cls)
+    }
 
 
 @cache
@@ -226,7 +228,7 @@ def _field_of_stem(cls: type, key: str, value: Any) -> str:
     if len(candidates) > 1 and isinstance(value, str):
         candidates = [name for name in candidates if _is_quantity(value, rules(cls)[name].unit or "")]
     if len(candidates) > 1:
-        raise BadInput(f"{cls.__name__}: {key}={value!r} may be {' or '.join(candidates)}: write the whole name or a unit")
+        raise BadInput(f"{cls.__name__}: {key}={quoted(value)} may be {' or '.join(candidates)}: write the whole name or a unit")
     return candidates[0] if candidates else key
 
 
@@ -247,7 +249,7 @@ def _converted(owner: str, key: str, name: str, rule: FieldRule, value: Any) -> 
         if key != name and not isinstance(value, str):
             require_likely(number, rule.unit, key, name)
         if rule.hint is int and number != int(number):
-            raise BadInput(f"{owner}: {value!r} bytes is not a whole number of bytes")
+            raise BadInput(f"{owner}: {quoted(value)} bytes is not a whole number of bytes")
         value = int(number) if rule.hint is int else value if isinstance(value, int | float) else number
     _check(owner, key, rule, value)
     return value
@@ -264,7 +266,11 @@ def _check(owner: str, name: str, rule: FieldRule, value: Any) -> None:
     elif hint in (int, float) and (bounds or rule.unit):
         require_quantity(owner, zero=bounds == "from 0" or (bounds is None and rule.unit == "s"), **{name: value})
         if bounds == "share" and value > 1.0:
-            raise BadInput(f"{owner}: {name} is a share and cannot exceed 1, got {value!r}")
+            raise BadInput(f"{owner}: {name} is a share and cannot exceed 1, got {quoted(value)}")
+        least, most = PLAUSIBLE.get(rule.unit or "", (0.0, inf))
+        if value and not least <= value <= most:
+            unit = rule.unit or ""
+            raise TooLarge(f"{owner}: {name} must be between {show(least, unit)} and {most:g} {unit}, got {value:g} {unit}")
 
 
 def require_parts(whole: Any) -> None:
@@ -274,4 +280,4 @@ def require_parts(whole: Any) -> None:
     for name, rule in rules(cls).items():
         value, kind = getattr(whole, name), rule.hint
         if isinstance(kind, type) and is_dataclass(kind) and not isinstance(value, kind) and not (value is None and rule.optional):
-            raise BadInput(f"{owner}: {name} must be a {kind.__name__}, got {value!r}: write {name}={kind.__name__}(...)")
+            raise BadInput(f"{owner}: {name} must be a {kind.__name__}, got {quoted(value)}: write {name}={kind.__name__}(...)")

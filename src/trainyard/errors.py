@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MOST_BITS = 512
+"""Of a whole number that an error repeats."""
 MOST_LISTED, LIKELY = 48, 8
 """Names that an error lists: all, or those that are most like what was written where there are more."""
 
@@ -26,6 +28,21 @@ def nearest_name(given: str, known: Iterable[str]) -> str | None:
     ('energy_j', None)
     """
     return next(iter(nearest_names(given, known, most=1, cutoff=0.5)), None)
+
+
+def quoted(value: object, most: int = 80) -> str:
+    """A value as an error repeats it: its first characters, or the number of its digits where there are too many to print.
+
+    >>> quoted("wz"), quoted(10**5000), quoted("9" * 500, most=5)
+    ("'wz'", 'a whole number of about 5001 digits', "'9999...")
+    """
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"a whole number of about {int(value.bit_length() * 0.30103) + 1} digits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # such a number inside, or lists too deep
+        return f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 class TrainyardError(Exception):

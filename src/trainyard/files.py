@@ -1,4 +1,4 @@
-"""Atomic writes, reads with errors that a user understands, and the cache folder."""
+"""Atomic writes with errors that a user understands, and the cache folder. (`reading` has the other direction.)"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,9 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from trainyard.errors import BadInput
+from trainyard.reading import reason
 
 SHIPPED_LEDGER = "shipped_ledger.json.gz"
 """The file of `papers.shipped`."""
+
+
+MOST_OF_NAME = 40
+"""Characters of a file's name that the name of its temporary file repeats: a name may have 255 bytes in all."""
 
 
 @contextmanager
@@ -27,11 +33,11 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     replaced.
     """
     target = Path(path)
-    special = target.exists() and not target.is_file()
     temporary: Path | None = None
     try:
+        special = _is_special(target)
         folder = tempfile.gettempdir() if special else target.parent
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=".part")
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name[:MOST_OF_NAME]}.", suffix=".part")
         os.close(handle)
         temporary = Path(name)
         yield temporary
@@ -46,54 +52,63 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(target)
     except OSError as error:
-        raise BadInput(f"cannot write {target}: {error.strerror or error}") from None
+        raise BadInput(f"cannot write {target}: {reason(error)}") from None
+    except ValueError as error:  # a name that no file can have
+        if isinstance(error, BadInput) or temporary is not None:
+            raise
+        raise BadInput(f"cannot write {target}: {reason(error)}") from None
     finally:
         if temporary is not None:
             with suppress(OSError):
                 temporary.unlink()
 
 
+def _is_special(target: Path) -> bool:
+    """Whether something has this name that is no file: a folder, a pipe or a device."""
+    try:
+        return not stat.S_ISREG(os.stat(target).st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Refuses, before anything is computed for it, a file that `whole_file` could not write: a file is tried in its folder."""
     target = Path(path)
-    if target.is_dir() or os.fspath(path).endswith(os.sep):
+    if os.path.isdir(target) or os.fspath(path).endswith(os.sep):
         raise BadInput(f"cannot write {path}: it is a folder; name a file in it, as in {target / 'NAME'}")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise BadInput(f"cannot write {path}: there is no folder {target.parent}")
     try:
-        if target.exists() and not target.is_file():  # a pipe or a device
+        if _is_special(target):  # a pipe or a device
             os.close(os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
         else:
             tempfile.TemporaryFile(dir=target.parent).close()
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot write {path}: {reason(error)}") from None
 
 
 def require_folder(path: str | os.PathLike[str]) -> None:
     """Refuses a folder to write to that cannot be made: a file has its name, or stands in its way."""
     target = Path(path)
     for place in (target, *target.parents):
-        if place.exists() and not place.is_dir():
+        if os.path.exists(place) and not os.path.isdir(place):
             raise BadInput(f"cannot write to {path}: {place} is a file; name a folder")
+    try:
+        os.stat(target)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot write to {path}: {reason(error)}") from None
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     with whole_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a file's name that is no UTF-8
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     with whole_file(path) as part:
         part.write_bytes(content)
-
-
-def read_text(path: str | os.PathLike[str], what: str = "file") -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise BadInput(f"{what} {path} is not text") from None
-    except OSError as error:
-        raise BadInput(f"cannot read {what} {path}: {error.strerror or error}") from None
 
 
 def cache_folder() -> Path:

@@ -27,6 +27,7 @@ from trainyard.ir.protocols import (
     ListsLoopNests,
     ListsMasks,
 )
+from trainyard.reading import within_counters
 from trainyard.results.booking import book_timeline, entries_of
 from trainyard.results.memory import held, shortages
 from trainyard.results.result import Peaks, Result
@@ -52,6 +53,7 @@ KEYWORDS = ("workload", "on", "masks", "batch", "parallel", "seed")
 """Of `run`; any other keyword is a field of the machine."""
 
 
+@within_counters
 def run(
     workload: Workload,
     on: Machine,

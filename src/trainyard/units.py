@@ -14,8 +14,10 @@ import math
 import re
 from decimal import Decimal
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, quoted
 
+LEAST = 1e-300
+"""A number nearer to zero is not scaled exactly: decimal arithmetic ends where exponents have too many digits."""
 # fmt: off
 PICOSECONDS_PER_SECOND = 10**12
 """The engine's clock counts whole picoseconds."""
@@ -48,6 +50,9 @@ FIELD_UNITS = {
     "_js": "J s", "_flop_per_s": "FLOP/s",
 }
 
+# base unit -> what any machine of any time has of it; beyond, whole numbers of 64 bits cannot count its cycles and bytes
+PLAUSIBLE = {"Hz": (1e-3, 1e15), "B/s": (1e-3, 1e30), "B": (0.0, 2.0**62), "s": (0.0, 1e9)}
+
 # base unit -> the least that a machine has of it, and the unit in which it is usually written
 _LIKELY = {"B/s": (1e6, "GB/s"), "Hz": (1e3, "GHz")}
 # fmt: on
@@ -65,20 +70,39 @@ def parse(value: str | float, unit: str, name: str = "value") -> float:
     trainyard.errors.BadInput: scratchpad: '8 MB/s' is not a quantity in B (write it like '8 MiB')
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadInput(f"{name}: expected a number or a quantity in {unit or 'plain numbers'}, got {value!r}")
+        raise BadInput(f"{name}: expected a number or a quantity in {unit or 'plain numbers'}, got {quoted(value)}")
     if not isinstance(value, str):
-        number = float(value)
+        number = _floating(value)
     else:
         match = _QUANTITY.fullmatch(value)
         scale = _scale(match.group(2) or "", unit) if match else None
         if match is None or scale is None:
             examples = {"B": "8 MiB", "B/s": "150 GB/s", "B/cycle": "256 B/cycle", "Hz": "1.05 GHz", "s": "100 ns"}
             example = examples.get(unit, f"1 {unit}".strip())
-            raise BadInput(f"{name}: '{value}' is not a quantity in {unit or 'plain numbers'} (write it like '{example}')")
-        number = float(Decimal(match.group(1)) * Decimal(repr(scale)))  # exact: '100 ns' is 1e-07, not its neighbour
+            raise BadInput(f"{name}: {quoted(value)} is not a quantity in {unit or 'plain numbers'} (write it like '{example}')")
+        number = _scaled(match.group(1), scale)
     if not math.isfinite(number):
-        raise BadInput(f"{name}: {value!r} is not a finite number")
+        raise BadInput(f"{name}: {quoted(value)} is not a finite number: expected one up to 1e308")
     return number
+
+
+def _floating(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf
+
+
+def _scaled(digits: str, scale: float) -> float:
+    """The number in the base unit, exact: '100 ns' is 1e-07, not its neighbour; infinite where floating point ends.
+
+    >>> _scaled("1e99999999999999999999", 1e9), _scaled("1e-99999999999999999999", 1e9)
+    (inf, 0.0)
+    """
+    plain = float(digits)  # any exponent is within its reach: it ends at infinity and at zero
+    if not math.isfinite(plain) or abs(plain) < LEAST:
+        return plain * scale
+    return float(Decimal(digits) * Decimal(repr(scale)))
 
 
 def _scale(text: str, unit: str) -> float | None:

@@ -81,7 +81,7 @@ def test_scalesim_finds_its_own_keys(tmp_path: Path) -> None:
     ("old", "new", "says"),
     [
         ("ArrayHeight:    256\n", "", "arrayheight"),
-        ("256", "-1", "arrayheight: expected a positive whole number, got '-1'"),
+        ("256", "-1", "arrayheight: expected a positive whole number of at most 12 digits, got '-1'"),
         ("Dataflow : os", "Dataflow : rs", "unknown dataflow 'rs'"),
         ("USER", "MAYBE", "unknown InterfaceBandwidth 'MAYBE'"),
         ("Bandwidth : 10,20", "Bandwidth : fast", "expected words per cycle"),

@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 
 from trainyard.errors import MaskError
-from trainyard.masks import recorded as masks_module
 from trainyard.masks.recorded import Masks, MaskWriter
 from trainyard.workloads.capture import capture
 from trainyard.workloads.recording import record_masks
@@ -67,10 +66,10 @@ def test_damaged_compressed_files_raise(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(MaskError, match="cannot read masks"):
         Masks.open(tmp_path / "none.safetensors.xz")
     file.write_bytes(whole)
-    monkeypatch.setattr(masks_module, "UNPACKED_LIMIT_BYTES", len(lzma.decompress(whole)))
+    monkeypatch.setenv("TRAINYARD_LIMITS", f"masks_bytes={len(lzma.decompress(whole))}")
     assert Masks.open(file).steps == (3, 9)
-    monkeypatch.setattr(masks_module, "UNPACKED_LIMIT_BYTES", len(lzma.decompress(whole)) - 1)
-    with pytest.raises(MaskError, match="decompress it with `xz -d`"):
+    monkeypatch.setenv("TRAINYARD_LIMITS", f"masks_bytes={len(lzma.decompress(whole)) - 1}")
+    with pytest.raises(MaskError, match=r"are not read; if it is meant: TRAINYARD_LIMITS=\"masks_bytes="):
         Masks.open(file)
 
 

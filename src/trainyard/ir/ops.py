@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
-from trainyard.errors import BadInput
+from trainyard.checks import LARGEST_COUNT
+from trainyard.errors import BadInput, TooLarge, quoted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,9 @@ ProductOf = Literal["forward", "grad_input", "grad_weight"]
 def _positive(owner: str, **sizes: object) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
-            raise BadInput(f"{owner}: {name} must be a positive whole number, got {size!r}")
+            raise BadInput(f"{owner}: {name} must be a positive whole number, got {quoted(size)}")
+        if size > LARGEST_COUNT:
+            raise TooLarge(f"{owner}: {name} must be at most 2**53, got {quoted(size)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,8 @@ class Convolution:
             if len(values) != rank:
                 raise BadInput(f"Convolution: {name} has {len(values)} numbers for {rank} spatial dimensions")
             _positive("Convolution", **{f"{name}[{i}]": value for i, value in enumerate(values)})
-        if len(self.padding) != rank or any(not isinstance(p, int) or p < 0 for p in self.padding):
-            raise BadInput(f"Convolution: padding must be {rank} whole numbers of at least 0, got {self.padding!r}")
+        if len(self.padding) != rank or any(not isinstance(p, int) or not 0 <= p <= LARGEST_COUNT for p in self.padding):
+            raise BadInput(f"Convolution: padding must be {rank} whole numbers of at least 0, got {quoted(self.padding)}")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise BadInput(
                 f"Convolution: groups={self.groups} divides neither side of {self.in_channels} -> {self.out_channels} channels"

@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from trainyard.errors import BadInput, TrainyardError
+from trainyard.errors import BadInput, TrainyardError, quoted
 from trainyard.ir.ops import BODIES, Body
 from trainyard.ir.routing import Routing
 from trainyard.ir.step import Op, Phase, Role, Step, TensorSpec
+from trainyard.reading import parse_json, reader, reason
 
 FORMAT = "trainyard.step"
 VERSION = 1
@@ -62,26 +63,31 @@ def to_json(step: Step) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
+@reader("step", source="text")
 def from_json(text: str | bytes) -> Step:
+    """The step of a JSON text."""
     try:
-        document = json.loads(text)
-    except RecursionError:
-        raise BadInput("not a step file: lists nest too deep") from None
-    except ValueError as error:  # invalid JSON or text, or an integer of thousands of digits
-        raise BadInput(f"not a step file: {str(error)[:200]}") from None
+        document = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not a step file: {error if isinstance(error, BadInput) else reason(error)}") from None
+    return from_document(document)
+
+
+def from_document(document: Any) -> Step:
+    """The step of a JSON object that has been read."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadInput(f"not a step file: its 'format' is not '{FORMAT}'")
     if document.get("version") != VERSION:
         raise BadInput(
-            f"step file of version {repr(document.get('version'))[:20]}: this release reads version {VERSION}; "
+            f"step file of version {quoted(document.get('version'), 20)}: this release reads version {VERSION}; "
             "capture the step again or update trainyard"
         )
     try:
         return _step(document)
     except TrainyardError as error:
         raise BadInput(f"damaged step file: {error}") from None
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"damaged step file: {type(error).__name__}: {error}") from None
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise BadInput(f"damaged step file: {reason(error)}") from None
 
 
 def _step(document: Mapping[str, Any]) -> Step:
@@ -89,7 +95,7 @@ def _step(document: Mapping[str, Any]) -> Step:
     notes = document.get("notes", [])
     if not all(isinstance(word, str) for word in (*words, document["name"], document["source"], *notes)):
         raise BadInput("a name is no text")
-    bodies = [_body(row) for row in document["bodies"]]
+    bodies = [_body(number, row) for number, row in enumerate(document["bodies"])]
     tensors = tuple(
         TensorSpec(
             tuple(shape), words[dtype], Role(words[role]), words[name], _optional_integer(view_of), _integers(slope or ()),
@@ -124,13 +130,13 @@ def _routing(rows: list[Any]) -> Routing | None:
 
 def _optional_integer(value: Any) -> int | None:
     if value is not None and type(value) is not int:
-        raise BadInput(f"{str(value)[:20]!r} is no whole number")
+        raise BadInput(f"{quoted(value, 20)} is no whole number")
     return value
 
 
 def _integers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or any(type(value) is not int for value in values):
-        raise BadInput(f"{str(values)[:40]!r} is no list of whole numbers")
+        raise BadInput(f"{quoted(values, 40)} is no list of whole numbers")
     return tuple(values)
 
 
@@ -138,8 +144,16 @@ def _letters(text: str) -> tuple[Any, ...]:
     return () if text == "-" else tuple(text.split(","))
 
 
-def _body(row: Sequence[Any]) -> Body:
+def _body(number: int, row: Any) -> Body:
+    if not isinstance(row, list) or not row or not isinstance(row[0], str) or row[0] not in BODIES:
+        raise BadInput(f"bodies[{number}]: expected a list that begins with one of {', '.join(BODIES)}, got {quoted(row, 40)}")
     kind: Callable[..., Body] = BODIES[row[0]]
-    names = (field.name for field in fields(BODIES[row[0]]))
+    names = [field.name for field in fields(BODIES[row[0]])]
+    if len(names) != len(row) - 1:
+        raise BadInput(f"bodies[{number}]: {row[0]} has {len(names)} numbers ({', '.join(names)}), got {len(row) - 1}")
     values = (tuple(value) if isinstance(value, list) else value for value in row[1:])
-    return kind(**dict(zip(names, values, strict=True)))
+    try:
+        return kind(**dict(zip(names, values, strict=True)))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        problem = error if isinstance(error, TrainyardError) else reason(error)
+        raise BadInput(f"bodies[{number}]: {problem}") from None

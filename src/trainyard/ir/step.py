@@ -13,7 +13,8 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 
 from trainyard.caches import per_step
-from trainyard.errors import BadInput
+from trainyard.checks import LARGEST_COUNT
+from trainyard.errors import BadInput, TooLarge, quoted
 from trainyard.ir.operands import Letter
 from trainyard.ir.ops import Body, Collective, Convolution, MatMul, dimensions, with_dimensions
 from trainyard.ir.routing import Routing, divided, joined
@@ -81,7 +82,9 @@ class TensorSpec:
         if self.dtype not in DTYPE_BYTES:
             raise BadInput(f"tensor {self.name!r}: unknown element type {self.dtype!r} (known: {', '.join(DTYPE_BYTES)})")
         if any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in self.shape):
-            raise BadInput(f"tensor {self.name!r}: shape {self.shape!r} must hold whole numbers of at least 0")
+            raise BadInput(f"tensor {self.name!r}: shape {quoted(self.shape)} must hold whole numbers of at least 0")
+        if max(self.shape, default=0) > LARGEST_COUNT:
+            raise TooLarge(f"tensor {self.name!r}: a dimension of shape {quoted(self.shape)} is more than 2**53")
         if self.slope and len(self.slope) != len(self.shape):
             raise BadInput(f"tensor {self.name!r}: slope {self.slope!r} does not fit shape {self.shape!r}")
         if self.slope and not any(self.slope):
@@ -196,7 +199,9 @@ class Step:
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
-            raise BadInput(f"step {self.name!r}: batch must be a positive whole number, got {self.batch!r}")
+            raise BadInput(f"step {self.name!r}: batch must be a positive whole number, got {quoted(self.batch)}")
+        if self.batch > LARGEST_COUNT:
+            raise TooLarge(f"step {self.name!r}: batch must be at most 2**53, got {quoted(self.batch)}")
         if {type(self.world), type(self.replicas)} != {int} or not 1 <= self.replicas <= self.world:
             raise BadInput(
                 f"step {self.name!r}: {self.replicas!r} replicas among {self.world!r} ranks: give 1 <= replicas <= world"
@@ -343,7 +348,9 @@ class Step:
     def rebatch(self, batch: int) -> Step:
         """The step with another batch size; needs no torch."""
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise BadInput(f"batch must be a positive whole number, got {batch!r}")
+            raise BadInput(f"batch must be a positive whole number, got {quoted(batch)}")
+        if batch > LARGEST_COUNT:
+            raise TooLarge(f"batch must be at most 2**53, got {quoted(batch)}")
         if batch == self.batch:
             return self
         if not self.rebatchable:

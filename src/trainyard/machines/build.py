@@ -12,15 +12,17 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
-from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.errors import BadInput, TrainyardError, UnknownName, quoted
 from trainyard.machines.fields import field_named, fit, hints, members, settable, stem
 from trainyard.machines.grammar import Call, Term, parse
 from trainyard.machines.registry import MACHINES, Kind, kind_of, loaded_presets, part_class, part_names, preset, type_name
+from trainyard.reading import reader
 from trainyard.units import unit_of_field
 
 _PROTOCOL_KINDS: Mapping[str, Kind] = {"Array": "array", "Device": "device", "System": "system"}
 
 
+@reader("machine", source="what")
 def machine(what: Any) -> Any:
     """The machine that a text, a file (.toml, or SCALE-Sim's .cfg) or an object means.
 
@@ -91,11 +93,13 @@ def title(machine: Any) -> str:
     return own if inner is None else f"{own}({title(inner)})"
 
 
+@reader("changes of a machine", source="changes")
 def with_overrides(machine: Any, changes: Mapping[str, Any]) -> Any:
     """The machine with fields changed by path: `{"array.rows": 64, "dram": "75 GB/s", "array": "tensordash"}`."""
     return _changed(machine, changes, "")
 
 
+@reader("table of a machine", source="table")
 def from_table(table: Mapping[str, Any], path: str = "") -> Any:
     """A part from a nested table: `type` names its class, or `base` the machine that the other keys change."""
     rest = dict(table)
@@ -104,7 +108,7 @@ def from_table(table: Mapping[str, Any], path: str = "") -> Any:
         raise BadInput(f"{path or 'machine: '}both type and base are given: type starts from nothing, base from a machine")
     for key, name in (("type", kind), ("base", base)):
         if name is not None and not isinstance(name, str):
-            raise BadInput(f"{path}{key}: expected a name, got {name!r}")
+            raise BadInput(f"{path}{key}: expected a name, got {quoted(name)}")
     if base is not None:
         return _changed(_with_path(lambda: machine(base), f"{path}base."), rest, path)
     if kind is None:
@@ -129,7 +133,7 @@ def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
         elif current is None and any(_is_mapping(option) for option in members(hints(owner)[name])):
             new[name] = _value(owner, name, below, None, path)  # a table of which nothing was given yet
         else:
-            raise BadInput(f"{path}{name}: {current!r} has no fields inside (asked for {', '.join(below)})")
+            raise BadInput(f"{path}{name}: {quoted(current)} has no fields inside (asked for {', '.join(below)})")
     return _with_path(lambda: replace(part, **new), path)
 
 
@@ -276,7 +280,7 @@ def _a(kind: Kind) -> str:
 def _suited(candidate: Any, kind: Kind, hint: Any, path: str) -> Any:
     classes = tuple(option for option in members(hint) if isinstance(option, type) and is_dataclass(option))
     if not is_dataclass(candidate) or isinstance(candidate, type) or (kind != "part" and kind_of(candidate) != kind):
-        what = _a(kind_of(candidate)) if is_dataclass(candidate) else repr(candidate)
+        what = _a(kind_of(candidate)) if is_dataclass(candidate) else quoted(candidate)
         raise BadInput(f"{path}: expected {_a(kind)}, got {what}")
     if (
         classes

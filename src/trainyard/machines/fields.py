@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from trainyard.construction import hints, settable, stem
-from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.errors import BadInput, TrainyardError, UnknownName, quoted
 from trainyard.machines.grammar import Call, parse_value
 from trainyard.units import parse, require_likely, unit_of_field
 
@@ -31,7 +31,7 @@ def field_named(part: type, key: str, value: Any, path: str, nearest: str | None
         candidates = [name for name in candidates if isinstance(value, str) and _is_quantity(value, name)]
         if len(candidates) != 1:
             meant = " or ".join(name for name in fields_of_part if stem(name) == word)
-            raise BadInput(f"{path}{key}: {value!r} may be {meant}: write the whole name or a unit")
+            raise BadInput(f"{path}{key}: {quoted(value)} may be {meant}: write the whole name or a unit")
     if not candidates:
         raise UnknownName(
             f"key of {part.__name__}", key, {stem(name) for name in fields_of_part}, path.rstrip(":. "), nearest=nearest
@@ -77,7 +77,7 @@ def fit(value: Any, hint: Any, unit: str | None, path: str) -> Any:
             return _fit_one(value, option, unit, path)
         except TrainyardError as error:
             problems.append(str(error))
-    raise BadInput(f"{path}: {value!r} is none of {', '.join(_spoken(option, unit) for option in options)}")
+    raise BadInput(f"{path}: {quoted(value)} is none of {', '.join(_spoken(option, unit) for option in options)}")
 
 
 def _fit_one(value: Any, hint: Any, unit: str | None, path: str) -> Any:
@@ -124,24 +124,24 @@ def _choice(value: Any, options: tuple[Any, ...], path: str) -> Any:
             return option
         if isinstance(value, str) and not isinstance(option, str) and str(option).lower() == value.lower():
             return option
-    raise UnknownName("value", str(value), map(str, options), path)
+    raise UnknownName("value", value if isinstance(value, str) else quoted(value), map(str, options), path)
 
 
 def _tuple(value: Any, arguments: tuple[Any, ...], unit: str | None, path: str) -> tuple[Any, ...]:
     if isinstance(value, str) and value.lstrip().startswith("("):
         value = parse_value(value)
     if not isinstance(value, list | tuple):
-        raise BadInput(f"{path}: expected a list such as (1,2,3), got {value!r}")
+        raise BadInput(f"{path}: expected a list such as (1,2,3), got {quoted(value)}")
     if arguments[-1:] == (Ellipsis,):
         arguments = arguments[:1] * len(value)
     if len(value) != len(arguments):
-        raise BadInput(f"{path}: expected {len(arguments)} values, got {len(value)}: {value!r}")
+        raise BadInput(f"{path}: expected {len(arguments)} values, got {len(value)}: {quoted(value)}")
     return tuple(fit(item, hint, unit, f"{path}[{i}]") for i, (item, hint) in enumerate(zip(value, arguments, strict=True)))
 
 
 def _mapping(value: Any, arguments: tuple[Any, ...], path: str) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
-        raise BadInput(f"{path}: expected a table, got {value!r}")
+        raise BadInput(f"{path}: expected a table, got {quoted(value)}")
     key_hint, value_hint = arguments or (Any, Any)
     return {
         fit(key, key_hint, None, f"{path} key"): fit(item, value_hint, unit_of_field(str(key)), f"{path}.{key}")
@@ -162,7 +162,7 @@ def _float(value: Any, unit: str | None, path: str) -> float:
         raise BadInput(f"{path}: {value} is not a finite number")
     number = parse(value, unit or "", path)
     if unit is not None and number < 0:
-        raise BadInput(f"{path}: {value!r} is negative")
+        raise BadInput(f"{path}: {quoted(value)} is negative")
     return number
 
 
@@ -174,7 +174,7 @@ def _integer(value: Any, unit: str | None, path: str) -> int:
             return int(value)
     number = _float(value, unit, path)
     if not number.is_integer():
-        raise BadInput(f"{path}: {value!r} is not a whole number")
+        raise BadInput(f"{path}: {quoted(value)} is not a whole number")
     return int(number)
 
 
@@ -188,7 +188,7 @@ _READERS: Mapping[Any, Callable[[Any, str | None, str], Any]] = {bool: _boolean,
 
 
 def _wrong(value: Any, hint: Any, unit: str | None, path: str) -> BadInput:
-    return BadInput(f"{path}: expected {_spoken(hint, unit)}, got {value!r}")
+    return BadInput(f"{path}: expected {_spoken(hint, unit)}, got {quoted(value)}")
 
 
 def _spoken(hint: Any, unit: str | None) -> str:

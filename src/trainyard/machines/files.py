@@ -8,22 +8,23 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import BadInput, TrainyardError, UnknownName
-from trainyard.files import read_text, write_text
+from trainyard.files import write_text
 from trainyard.machines.build import describe, from_table
+from trainyard.reading import parse_toml, read_text, reader, require_within
 
 WIDEST = 40
 """Where the remarks begin at the latest."""
 
-LARGEST_FILE, LONGEST_LINE = 2**18, 1000
-"""Characters of a machine file, and of a line in it."""
+MOST_FILES_DEEP = 32
+"""Machine files that start from machine files."""
 
 
+@reader("machine file")
 def load_toml(path: str | os.PathLike[str]) -> Any:
     """The machine of a file; every error is one line that names the file, the key and its line."""
     _check_circle(Path(path), ())
@@ -62,6 +63,8 @@ def _resolved_paths(value: Any, folder: Path) -> Any:
 
 def _check_circle(path: Path, above: tuple[Path, ...]) -> None:
     here = path.resolve()
+    if len(above) > MOST_FILES_DEEP:
+        raise BadInput(f"{path}: more than {MOST_FILES_DEEP} machine files start from each other")
     if here in above:
         raise BadInput(f"{path}: the machine starts from itself ({' -> '.join(file.name for file in (*above, here))})")
     for name in _files_in(read_table(path)):
@@ -77,14 +80,15 @@ def _files_in(value: Any) -> Iterator[str]:
         yield value
 
 
+@reader("machine file")
 def read_table(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table of a machine or mapping file."""
     text = read_text(path, "machine file")
-    if len(text) > LARGEST_FILE or max(map(len, text.splitlines()), default=0) > LONGEST_LINE:
-        raise BadInput(f"{path} is no machine file: more than {LARGEST_FILE} characters, or than {LONGEST_LINE} in a line")
+    require_within("machine_line", max(map(len, text.splitlines()), default=0), str(path))
     try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise BadInput(f"{path} is no machine file: lists nest too deep") from None
+        return parse_toml(text, str(path))
+    except BadInput:
+        raise
     except ValueError as error:
         raise BadInput(_one_line(str(path), text, str(error))) from None
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.errors import BadInput
+from trainyard.reading import limit, over_limit, reader, require_within
 
 _STOPS = "(),="
+SHOWN = 200
+"""Characters of a text that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Call:
 Term = Call | str | tuple["Term", ...]
 
 
+@reader("machine text", source="text")
 def parse(text: str) -> Call:
     """One machine, as text."""
     reader = _Reader(text)
@@ -38,6 +42,7 @@ def parse(text: str) -> Call:
     return term
 
 
+@reader("value", source="text")
 def parse_value(text: str) -> Term:
     """The right side of `key=value`."""
     reader = _Reader(text)
@@ -46,6 +51,7 @@ def parse_value(text: str) -> Term:
     return term
 
 
+@reader("list of machines", source="text")
 def split(text: str) -> list[str]:
     """A list of machines at the commas that stand outside brackets and quotes."""
     pieces, depth, quote, start = [], 0, "", 0
@@ -71,11 +77,26 @@ class _Reader:
     """Reads one text from left to right."""
 
     def __init__(self, text: str) -> None:
+        require_within("text_length", len(text), "machine text")
         self.text = text
-        self.at = 0
+        self.at = self.depth = 0
+        self.deepest = limit("text_depth")
 
     def fail(self, problem: str) -> BadInput:
-        return BadInput(f"machine '{self.text}', column {self.at + 1}: {problem} (write name(key=value,...))")
+        near = self.text if len(self.text) <= SHOWN else f"...{self.text[max(0, self.at - SHOWN // 2) : self.at + SHOWN // 2]}..."
+        return BadInput(f"machine '{near}', column {self.at + 1}: {problem} (write name(key=value,...))")
+
+    def opened(self) -> int:
+        """Where the bracket that opens here stands; it must not stand in too many others."""
+        self.depth += 1
+        if self.depth > self.deepest:
+            raise over_limit("text_depth", f"machine '{self.text[: SHOWN // 2]}...', column {self.at + 1}")
+        self.at += 1
+        return self.at - 1
+
+    def closed(self) -> None:
+        self.depth -= 1
+        self.at += 1
 
     def skip(self) -> str:
         """The next sign that is no space, or ''."""
@@ -114,18 +135,16 @@ class _Reader:
 
     def items(self) -> tuple[Term, ...]:
         terms: list[Term] = []
-        opened = self.at
-        self.at += 1
+        opened = self.opened()
         while self.skip() != ")":
             terms.append(self.value())
             self.separator(opened)
-        self.at += 1
+        self.closed()
         return tuple(terms)
 
     def arguments(self) -> tuple[tuple[str, Term], ...]:
         terms: dict[str, Term] = {}
-        opened = self.at
-        self.at += 1
+        opened = self.opened()
         while self.skip() != ")":
             key = self.atom("a key")
             if self.skip() != "=":
@@ -135,7 +154,7 @@ class _Reader:
             self.at += 1
             terms[key] = self.value()
             self.separator(opened)
-        self.at += 1
+        self.closed()
         return tuple(terms.items())
 
     def separator(self, opened: int) -> None:

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from collections.abc import Mapping
 from io import StringIO
 from typing import Any
 
-from trainyard.errors import BadInput, UnknownName
-from trainyard.files import read_text, write_text
+from trainyard.errors import BadInput, UnknownName, quoted
+from trainyard.files import write_text
 from trainyard.machines.build import describe, from_table
+from trainyard.reading import read_text, reader
 from trainyard.units import parse
 
 KILOBYTE = 1024
+DIGITS = 12  # of a count; more is a slip
 SRAMS = ("ifmapsramszkb", "filtersramszkb", "ofmapsramszkb")
 EXACT = "trainyard"
 """A section of our own, which SCALE-Sim passes over: the numbers that its integers cannot hold, and the node."""
 EXACT_FIELDS = ("scratchpad_bytes", "dram_bytes_per_s", "technology_nm")
 
 
+@reader("configuration")
 def read_cfg(path: str | os.PathLike[str], *, clock: str | float = "1 GHz", word_bytes: int = 1) -> Any:
     """The accelerator of a configuration file."""
     config = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"))
@@ -85,9 +89,12 @@ def _section(config: configparser.ConfigParser, name: str, path: object) -> Mapp
 def _integer(preset: Mapping[str, str], key: str, path: object) -> int:
     if key not in preset:
         raise BadInput(f"{path}, [architecture_presets]: {key} is missing (found: {', '.join(preset) or 'nothing'})")
-    text = preset[key].strip()
-    if not text.isdigit() or int(text) < 1:
-        raise BadInput(f"{path}, [architecture_presets] {key}: expected a positive whole number, got '{text}'")
+    return _positive(preset[key].strip(), f"{path}, [architecture_presets] {key}: expected a positive whole number")
+
+
+def _positive(text: str, expected: str) -> int:
+    if not re.fullmatch(rf"[0-9]{{1,{DIGITS}}}", text) or int(text) < 1:
+        raise BadInput(f"{expected} of at most {DIGITS} digits, got {quoted(text)}")
     return int(text)
 
 
@@ -106,9 +113,7 @@ def _words_per_cycle(config: configparser.ConfigParser, preset: Mapping[str, str
     if mode != "USER":
         raise UnknownName("InterfaceBandwidth", mode, ("CALC", "USER"), f"{path}, [run_presets]")
     first = preset.get("bandwidth", "").split(",")[0].strip()
-    if not first.isdigit() or int(first) < 1:
-        raise BadInput(f"{path}, [architecture_presets] bandwidth: expected words per cycle, got '{preset.get('bandwidth', '')}'")
-    return int(first)
+    return _positive(first, f"{path}, [architecture_presets] bandwidth: expected words per cycle, a whole number")
 
 
 def _kind(array: Any) -> str:

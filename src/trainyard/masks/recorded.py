@@ -24,15 +24,16 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.errors import MaskError, UnknownName
+from trainyard.checks import LARGEST_COUNT
+from trainyard.errors import BadInput, MaskError, UnknownName, quoted
 from trainyard.ir import Convolution, MatMul, Op, Step, TensorKey
+from trainyard.reading import BLOCK_BYTES, Brackets, blocks, limit, parse_json, reader, reason, regular_file
 
 FORMAT = "trainyard.masks"
 VERSION = "1"
-HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
+LENGTH_BYTES = 8
+"""Of safetensors: the length of the JSON header that follows it."""
 COMPRESSED = ".xz"
-UNPACKED_LIMIT_BYTES = 1 << 30  # assumed: what a laptop holds; a step of VGG-16 takes 0.74 GB at batch 256
-BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +70,19 @@ class Masks:
     unpacked: bytes | None = field(default=None, repr=False, compare=False)
 
     @classmethod
+    @reader("masks", error=MaskError)
     def open(cls, path: str | os.PathLike[str]) -> Masks:
         """Reads the header; the bits of a tensor are read when they are needed. A `.xz` file is decompressed into memory."""
         file = Path(path)
-        unpacked = _unpacked(file) if file.suffix == COMPRESSED else None
-        header, data_start = _read_header(file, unpacked)
-        metadata = header.pop("__metadata__", None)
-        if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-            raise MaskError(f"{file} is a safetensors file, but not of masks (record one with `trainyard record`)")
-        if metadata.get("version") != VERSION:
-            raise MaskError(
-                f"{file}: masks of version {metadata.get('version')!r}, this release reads version {VERSION}: record them again"
-            )
         try:
-            recorded = _specs(header, json.loads(metadata["tensors"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise MaskError(f"{file}: damaged masks ({type(error).__name__}: {error}): record them again") from None
-        needed = max((s.start + s.packed_bytes for specs in recorded.values() for s in specs.values()), default=0)
-        size = file.stat().st_size if unpacked is None else len(unpacked)
-        if size < data_start + needed:
-            raise MaskError(f"{file} is truncated: {size} bytes of {data_start + needed}: record it again")
-        if not recorded:
+            header, size, unpacked = _content(file)
+        except BadInput as error:
+            raise MaskError(str(error)) from None
+        if size < header.whole_bytes:
+            raise MaskError(f"{file} is truncated: {size} bytes of {header.whole_bytes}: record it again")
+        if not header.recorded:
             raise MaskError(f"{file} holds no masks")
-        return cls(file, recorded, metadata, data_start, min(recorded), unpacked)
+        return cls(file, header.recorded, header.metadata, header.data_start, min(header.recorded), unpacked)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -128,7 +119,9 @@ class Masks:
         spec = self.spec(key)
         start = self.data_start + spec.start
         if self.unpacked is None:
-            packed = np.fromfile(self.path, np.uint8, spec.packed_bytes, offset=start)
+            with regular_file(self.path, "masks") as stream:
+                stream.seek(start)
+                packed = np.frombuffer(stream.read(spec.packed_bytes), np.uint8)
         else:
             packed = np.frombuffer(self.unpacked, np.uint8, spec.packed_bytes, offset=start)
         if packed.size != spec.packed_bytes:
@@ -178,58 +171,106 @@ def operand_elements(op: Op) -> dict[TensorKey, int]:
     return {(op.layer, op.call, letter): size for letter, size in zip(op.letters, sizes, strict=False) if letter}
 
 
-def _unpacked(file: Path) -> bytes:
-    """The content of a compressed file; an error where it would not fit in memory."""
-    parts: list[bytes] = []
-    left = UNPACKED_LIMIT_BYTES
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What a masks file says of itself, and how long it is to be."""
+
+    metadata: Mapping[str, str]
+    recorded: Mapping[int, Mapping[TensorKey, MaskSpec]]
+    data_start: int
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes up to the end of the last mask."""
+        ends = (spec.start + spec.packed_bytes for specs in self.recorded.values() for spec in specs.values())
+        return self.data_start + max(ends, default=0)
+
+
+def _content(file: Path) -> tuple[_Header, int, bytes | None]:
+    """The header of a masks file, the bytes that there are, and all of them where the file is compressed.
+
+    A compressed file is unpacked only as far as its header says, so that a small file cannot fill the memory.
+    """
+    if file.suffix != COMPRESSED:
+        with regular_file(file, "masks") as stream:
+            length = _header_length(file, stream.read(LENGTH_BYTES))
+            return _header(file, stream.read(length), length), os.fstat(stream.fileno()).st_size, None
+    content, header = io.BytesIO(), None
     try:
-        with lzma.open(file) as stream:
-            while block := stream.read(BLOCK_BYTES):
-                left -= len(block)
-                if left < 0:
-                    raise MaskError(
-                        f"{file} holds more than {UNPACKED_LIMIT_BYTES} bytes: decompress it with `xz -d` and read that"
-                    )
-                parts.append(block)
+        for block in blocks(file, "masks", "masks_bytes"):
+            content.write(block)
+            if header is None and content.tell() >= LENGTH_BYTES:
+                length = _header_length(file, content.getbuffer()[:LENGTH_BYTES].tobytes())
+                if content.tell() >= LENGTH_BYTES + length:
+                    header = _header(file, content.getbuffer()[LENGTH_BYTES : LENGTH_BYTES + length].tobytes(), length)
+            if header is not None and content.tell() > header.whole_bytes + BLOCK_BYTES:
+                raise MaskError(f"{file}: its header says {header.whole_bytes} bytes, and it holds more: record it again")
     except (lzma.LZMAError, EOFError) as error:
         raise MaskError(f"{file} is not a whole .xz file ({error}): record it again") from None
-    except OSError as error:
-        raise MaskError(f"cannot read masks {file}: {error.strerror or error}") from None
-    return b"".join(parts)
+    if header is None:
+        header = _header(file, b"", _header_length(file, content.getvalue()[:LENGTH_BYTES]))
+    return header, content.tell(), content.getvalue()
 
 
-def _read_header(file: Path, unpacked: bytes | None) -> tuple[dict[str, Any], int]:
-    try:
-        with file.open("rb") if unpacked is None else io.BytesIO(unpacked) as stream:
-            prefix = stream.read(8)
-            if len(prefix) < 8:
-                raise MaskError(f"{file} is not a masks file: too short for a safetensors header")
-            (length,) = struct.unpack("<Q", prefix)
-            if not 2 <= length <= HEADER_LIMIT_BYTES:
-                raise MaskError(f"{file} is not a masks file: no safetensors header")
-            text = stream.read(length)
-    except OSError as error:
-        raise MaskError(f"cannot read masks {file}: {error.strerror or error}") from None
+def _header_length(file: Path, prefix: bytes) -> int:
+    if len(prefix) < LENGTH_BYTES:
+        raise MaskError(f"{file} is not a masks file: too short for a safetensors header")
+    (length,) = struct.unpack("<Q", prefix)
+    if not 2 <= length <= limit("masks_header_bytes"):
+        raise MaskError(f"{file} is not a masks file: no safetensors header")
+    return int(length)
+
+
+def _header(file: Path, text: bytes, length: int) -> _Header:
     if len(text) < length:
         raise MaskError(f"{file} is truncated inside its header: record it again")
     try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        raise MaskError(f"{file} is not a masks file: its safetensors header is no JSON") from None
-    if not isinstance(header, dict):
-        raise MaskError(f"{file} is not a masks file: its safetensors header is no JSON object")
-    return header, 8 + length
+        Brackets(f"masks {file}").count(text)
+        header = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise MaskError(f"{file} is not a masks file: its safetensors header is no JSON ({_problem(error)})") from None
+    metadata = header.pop("__metadata__", None) if isinstance(header, dict) else None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise MaskError(f"{file} is a safetensors file, but not of masks (record one with `trainyard record`)")
+    if metadata.get("version") != VERSION:
+        raise MaskError(
+            f"{file}: masks of version {quoted(metadata.get('version'))}, this release reads version {VERSION}: record them again"
+        )
+    try:
+        for key, value in metadata.items():
+            _require(isinstance(value, str), f"__metadata__.{key}: expected text, got {quoted(value)}")
+        _require("digest" in metadata, "__metadata__ has no digest")
+        Brackets(f"masks {file}").count(metadata["tensors"].encode())
+        recorded = _specs(header, parse_json(metadata["tensors"]))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise MaskError(f"{file}: damaged masks ({_problem(error)}): record them again") from None
+    return _Header(metadata, recorded, LENGTH_BYTES + length)
+
+
+def _problem(error: Exception) -> str:
+    return str(error) if isinstance(error, BadInput) else reason(error)
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise BadInput(problem)
 
 
 def _specs(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[int, dict[TensorKey, MaskSpec]]:
+    """The masks by training step and key; every number is whole and within its file."""
     specs: dict[int, dict[TensorKey, MaskSpec]] = {}
     for name, row in tensors.items():
         start, end = header[name]["data_offsets"]
-        samples = None if row["samples"] is None else tuple(row["samples"])
-        spec = MaskSpec(tuple(int(d) for d in row["shape"]), int(start), int(row["nonzero"]), samples)
-        if spec.packed_bytes != end - start:
-            raise ValueError(f"{name}: {end - start} bytes for shape {spec.shape}")
-        specs.setdefault(int(row["step"]), {})[(row["layer"], int(row["call"]), row["letter"])] = spec
+        shape, samples = row["shape"], row["samples"]
+        whole = (start, end, row["nonzero"], row["step"], row["call"], *shape, *(samples or ()))
+        for number in whole:
+            _require(type(number) is int and 0 <= number <= LARGEST_COUNT, f"{name}: {quoted(number)} is no count")
+        for word in ("layer", "letter"):
+            _require(isinstance(row[word], str), f"{name}: {word} is {quoted(row[word])}, no text")
+        spec = MaskSpec(tuple(shape), start, row["nonzero"], None if samples is None else tuple(samples))
+        _require(spec.packed_bytes == end - start, f"{name}: {end - start} bytes for shape {quoted(spec.shape)}")
+        _require(spec.nonzero <= spec.elements, f"{name}: {spec.nonzero} of {spec.elements} elements are not zero")
+        specs.setdefault(row["step"], {})[(row["layer"], row["call"], row["letter"])] = spec
     return dict(sorted(specs.items()))
 
 

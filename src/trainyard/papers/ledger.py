@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +19,7 @@ from typing import Any, ClassVar, Literal, get_args
 from trainyard.errors import BadInput, UnknownName
 from trainyard.papers.evidence import Evidence, Figure, Search, Undefined, figure_of
 from trainyard.papers.evidence import as_dict as evidence_as_dict
+from trainyard.reading import parse_toml, reader
 
 Use = Literal["headline", "table", "derived", "context"]
 Bound = Literal["upper", "lower", "range"]
@@ -132,16 +132,19 @@ def claims() -> tuple[Claim, ...]:
     return read_claims(resources.files("trainyard.papers").joinpath("claims.toml").read_text(encoding="utf-8"))
 
 
+@reader("claims", source="text")
 def read_claims(text: str) -> tuple[Claim, ...]:
+    """The claims of a TOML text."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        rows = TypeAdapter(tuple[Claim, ...]).validate_python(tomllib.loads(text).get("claim", []))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"claims: {error}") from None
+        rows = TypeAdapter(tuple[Claim, ...]).validate_python(parse_toml(text, "claims").get("claim", []))
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"claims: row {first['loc'][0]}, {'.'.join(map(str, first['loc'][1:]))}: {first['msg']}") from None
+        number, *field = first["loc"] or ("",)
+        raise BadInput(f"claims: row {number}, {'.'.join(map(str, field))}: {first['msg']}") from None
+    except ValueError as error:
+        raise BadInput(f"claims: {error}") from None
     seen: set[str] = set()
     for row in rows:
         if row.id in seen:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -32,7 +31,7 @@ from typing import Any
 
 from trainyard.checks import require_flag
 from trainyard.errors import BadInput, TrainyardError, UnknownName
-from trainyard.files import read_text
+from trainyard.reading import parse_toml, read_text, reader
 from trainyard.sweep.axes import Axis
 from trainyard.sweep.metrics import extra, require_metric
 from trainyard.sweep.search import Plan
@@ -98,17 +97,18 @@ class Study:
     folder: Path = Path()
 
     @classmethod
+    @reader("study")
     def load(cls, path: str | os.PathLike[str]) -> Study:
-        text = read_text(path, "study")
+        """The study of a file."""
+        text = read_text(path, "study", "study_bytes")
         try:
-            table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            table = parse_toml(text, str(path))
+        except ValueError as error:
             raise BadInput(f"{path}: {error}") from None
-        except RecursionError:
-            raise BadInput(f"{path}: nested too deeply") from None
         return cls.from_table(table, folder=Path(path).parent, source=str(path))
 
     @classmethod
+    @reader("study", source="table")
     def from_table(cls, table: Mapping[str, Any], folder: str | os.PathLike[str] = ".", source: str = "study") -> Study:
         """The study of a table as a file has it; `folder` is where its files lie, `source` what errors call it."""
         from trainyard.sweep.binding import Reading

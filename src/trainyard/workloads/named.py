@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import inspect
 import linecache
 import os
 import sys
 import traceback
-import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.ir import Step
+from trainyard.reading import read_json, reader, reason
 
 RETURNS = "a Step, a Recipe, a Trainer, or (model, inputs, targets, loss, optimizer)"
-LARGEST_STEP = 2**28
-"""Bytes of a step file, unpacked; the largest of the zoo has a hundredth of it."""
 FILES = (".json", ".json.gz", ".csv", ".onnx", "file.py:function")
 RECIPE_BATCH = 8
 """Default batch of a Recipe, which has none of its own."""
@@ -39,10 +37,10 @@ def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
         raise BadInput(f"{text}: world={world} is for a script that makes its own exchanges, file.py:function")
     if text.endswith(".py"):
         raise BadInput(f"{text}: which function? write {text}:function")
-    if Path(text).is_dir() and not _in_zoo(text):
+    if os.path.isdir(text) and not _in_zoo(text):
         raise BadInput(f"{text} is a folder: name a file in it{_examples(Path(text))}")
     if text.endswith((".json", ".json.gz")):
-        return _sized(_from_json(Path(text)), batch)
+        return _sized(read_step(text), batch)
     if text.endswith(".csv"):
         from trainyard.workloads.formats import read_topology
 
@@ -77,18 +75,12 @@ def _sized(step: Step, batch: int | None) -> Step:
     return step if batch is None else step.rebatch(batch)
 
 
-def _from_json(path: Path) -> Step:
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            content = stream.read(LARGEST_STEP + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"cannot read step {path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > LARGEST_STEP:
-        raise BadInput(f"{path} holds more than {LARGEST_STEP} bytes: this is no step")
-    try:
-        return Step.from_json(content)
-    except TrainyardError as error:
-        raise BadInput(f"{path}: {error}") from None
+@reader("step file")
+def read_step(path: str | os.PathLike[str]) -> Step:
+    """The step of a file that `trainyard export --to step` has written (.json, .json.gz)."""
+    from trainyard.ir.serial import from_document
+
+    return from_document(read_json(path, "step", "step_bytes"))
 
 
 def function_of(text: str) -> Callable[..., Any]:
@@ -97,7 +89,7 @@ def function_of(text: str) -> Callable[..., Any]:
     if not path.endswith(".py") or not name:
         raise BadInput(f"{text!r} is not of the form file.py:function")
     file = Path(path)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise BadInput(f"no file {file}")
     spec = importlib.util.spec_from_file_location(f"trainyard_user_{file.stem}", file)
     assert spec is not None
@@ -112,7 +104,8 @@ def function_of(text: str) -> Callable[..., Any]:
     except Exception as error:
         raise BadInput(f"{file} cannot be imported: {in_user_code(error, file)}") from error
     finally:
-        sys.path.remove(str(file.resolve().parent))
+        with suppress(ValueError):  # the file itself has taken it away
+            sys.path.remove(str(file.resolve().parent))
     function = getattr(module, name, None)
     if function is None:
         raise UnknownName("function", name, [n for n, v in vars(module).items() if inspect.isfunction(v)], str(file))
@@ -124,7 +117,10 @@ def function_of(text: str) -> Callable[..., Any]:
 def called(text: str, **offered: Any) -> Any:
     """Calls the function with those of the offered arguments that it has parameters for, and returns its result."""
     function = function_of(text)
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{text} cannot be called: {reason(error)}; name a function that is written in Python") from None
     missing = [n for n, p in parameters.items() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if unknown := [name for name in missing if offered.get(name) is None]:
         raise BadInput(

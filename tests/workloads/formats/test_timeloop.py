@@ -120,7 +120,7 @@ def test_a_network_in_a_folder(tmp_path: Path) -> None:
         ("problem: {instance: {M: 1.5, N: 1, K: 1}, shape: {}}", "M must be a positive whole number"),
         ("problem: {instance: {X: 1}, shape: {}}", "neither M, N, K nor"),
         ("a: [", "is not YAML"),
-        ("[" * 3000, "nest more than 16 deep"),
+        ("[" * 3000, "more than 64 lists in lists"),
         ("!!python/object/apply:os.system ['true']", "is not YAML"),
         ("x" * (2**16 + 1), "more than"),
     ],

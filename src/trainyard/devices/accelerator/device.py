@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainyard.caches import BoundedCache, ByIdentity, per_part
-from trainyard.checks import require_choice, require_positive
+from trainyard.checks import require_choice, require_countable, require_positive
 from trainyard.construction import NonNegative, NonNegativeInt, Positive, part
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, masked_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
@@ -156,6 +156,7 @@ class Accelerator:
 
     def _require_consistent(self) -> None:
         """Refuses fields that contradict each other."""
+        require_countable(OWNER, self.clock_hz, self.dram_bytes_per_s, self.dram_latency_s)
         if self.across != "none" and self.between_layers:
             raise BadInput(
                 f"{OWNER}: across={self.across!r} takes tiles from one layer into the next, reuse={self.reuse!r} whole tensors: "

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import BadInput
-from trainyard.files import read_text
+from trainyard.errors import BadInput, quoted
+from trainyard.reading import read_json, reader
 from trainyard.report.frames import pandas_module
 from trainyard.report.summaries.grid import console_of, html_grid, print_grid
 from trainyard.results.result import Result
@@ -30,6 +30,8 @@ NUMBERS = (
 TABLES = ("traffic_bytes", "peak_memory_bytes", "energy_by_component_j")
 NEEDED = ("workload", "machine", "batch", "time_s", "by_layer", "by_phase")
 WRITTEN_BY = "trainyard run ... --json FILE writes one"
+LARGEST = 1e300
+"""Of a number in a result: more cannot be compared."""
 OUTSIDE = "(outside any layer)"
 NUMBER_HEADS = ("number", "before", "after", "change")
 LEAST_NEEDED = ("energy change", "DRAM change", "of the step")
@@ -146,12 +148,10 @@ def read_result(result: Result | Mapping[str, Any] | str | os.PathLike[str]) -> 
     return stored[0]
 
 
+@reader("result")
 def read_results(path: str | os.PathLike[str]) -> list[Mapping[str, Any]]:
     """The results of a file: one of `run --json`, several of `compare --json`."""
-    try:
-        stored = json.loads(read_text(path, "result"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise BadInput(f"{path} is not JSON: {error}") from None
+    stored = read_json(path, "result", "result_bytes")
     results = stored if isinstance(stored, list) else [stored]
     for result in results:
         _require_result(result, str(path))
@@ -164,14 +164,41 @@ def _require_result(result: object, source: str) -> None:
         raise BadInput(f"{source}: not the JSON of a result ({WRITTEN_BY})")
     if missing := [key for key in NEEDED if not result.get(key)]:
         raise BadInput(f"{source}: not the JSON of a result: no {', no '.join(missing)} ({WRITTEN_BY})")
-    tables = [result[name] for name in ("by_layer", "by_phase")]
-    groups = [group for table in tables if isinstance(table, Mapping) for group in table.values()]
-    whole = all(isinstance(table, Mapping) for table in tables) and isinstance(result["time_s"], int | float)
-    needed = {"time_s", "energy_j", "traffic_bytes"}
-    if not whole or not all(isinstance(group, Mapping) and needed <= group.keys() for group in groups):
-        raise BadInput(f"{source}: the JSON of a result is damaged: time_s, by_layer or by_phase ({WRITTEN_BY})")
+    for place, number in _numbers_of(result):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < LARGEST:
+            raise BadInput(f"{source}: the JSON of a result is damaged: {place} is {quoted(number, 40)}, no number ({WRITTEN_BY})")
+    if result["time_s"] < 0:
+        raise BadInput(f"{source}: the JSON of a result is damaged: time_s is {result['time_s']} ({WRITTEN_BY})")
 
 
+def _numbers_of(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every number that is compared, with its place; what should be a table and is none is a number that is none."""
+    for name in NUMBERS:
+        if result.get(name) is not None:
+            yield name, result[name]
+    for head in TABLES:
+        yield from _numbers_in(result.get(head, {}), head)
+    for table in ("by_layer", "by_phase"):
+        if not isinstance(result[table], Mapping):
+            yield table, result[table]
+            continue
+        for name, group in result[table].items():
+            if not isinstance(group, Mapping):
+                yield f"{table}.{name}", group
+                continue
+            for field in ("time_s", "energy_j"):
+                yield f"{table}.{name}.{field}", group.get(field)
+            yield from _numbers_in(group.get("traffic_bytes"), f"{table}.{name}.traffic_bytes")
+
+
+def _numbers_in(table: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(table, Mapping):
+        yield from ((f"{place}.{key}", number) for key, number in table.items() if number is not None)
+    else:
+        yield place, table
+
+
+@reader("results", source="before")
 def difference_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> Difference:
     """What changed from one result's JSON object to another's."""
     for result, name in ((before, "before"), (after, "after")):

@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 
 from trainyard.errors import BadInput
 from trainyard.files import whole_file
 from trainyard.ir.plan import Plan, TaskClass
+from trainyard.reading import blocks, reader
 from trainyard.workloads.formats import protobuf as wire
 
 VERSION = "0.0.4"  # what ASTRA-sim's own generators write
@@ -91,12 +91,10 @@ def write_trace(path: str | os.PathLike[str], nodes: Iterable[Node], about: Mapp
             stream.write(wire.delimited(node.encoded()))
 
 
+@reader("trace")
 def read_trace(path: str | os.PathLike[str]) -> tuple[dict[str, Attribute], list[Node]]:
     """Metadata and nodes of a rank's file."""
-    try:
-        content = memoryview(Path(path).read_bytes())
-    except OSError as error:
-        raise BadInput(f"cannot read trace {path}: {error.strerror or error}") from None
+    content = memoryview(b"".join(blocks(path, "trace", "trace_bytes")))
     try:
         messages = _messages(content)
         about = _metadata(next(messages))
@@ -203,10 +201,10 @@ def plan_of(nodes: Iterable[Node]) -> Plan:
         duration = exact if type(exact) is int else node.duration_micros * 10**6
         kind = CLASSES.get(node.type, TaskClass.SYNCHRONISATION)
         done[number] = plan.task(streams[name], duration, after=sorted({done[b] for b in node.data_deps}), kind=kind)
-        for reader in readers.get(number, ()):
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
+        for waiter in readers.get(number, ()):
+            missing[waiter] -= 1
+            if not missing[waiter]:
+                heapq.heappush(ready, waiter)
     if len(done) < len(waiting):
         stuck = min(waiting.keys() - done.keys())
         raise BadInput(f"node {stuck} ({waiting[stuck].name}) waits for itself, through others, or for a node that is not there")

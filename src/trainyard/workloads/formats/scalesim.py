@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainyard.errors import BadInput, UnknownName
-from trainyard.files import read_text, write_text
+from trainyard.errors import BadInput, UnknownName, quoted
+from trainyard.files import write_text
 from trainyard.ir import Convolution, MatMul, Op, Phase, ProductBody, Role, Step, TensorSpec
 from trainyard.ir.ops import dimensions
+from trainyard.reading import read_text, reader, require_within
 from trainyard.workloads.formats.backward import with_backward
 
 Rounding = Literal["scalesim", "torch"]
@@ -28,7 +29,6 @@ GEMM_HEADER = "Layer,M,N,K,"
 CONVOLUTION_HEADER = "Layer name,IFMAP Height,IFMAP Width,Filter Height,Filter Width,Channels,Num Filter,Strides,"
 DEPTHWISE = "DP"
 GEMM_PHASES = ("all", "grad_input", "grad_weight")
-LAYERS = 10_000
 DIGITS = 12  # of one dimension; more is a slip, and would not fit the counters of cycles
 
 
@@ -46,6 +46,7 @@ class Layer:
         return "M" in self.sizes
 
 
+@reader("topology")
 def read_topology(
     path: str | os.PathLike[str],
     *,
@@ -66,19 +67,19 @@ def read_topology(
     return with_backward(forward, optimizer=optimizer) if backward else forward
 
 
+@reader("topology")
 def read_sparsity(path: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
     """The N:M ratios of a topology's sparsity column, by layer; a Step has no zeros of its own."""
     return {layer.name: layer.sparsity for layer in read_layers(path) if layer.sparsity is not None}
 
 
 def read_layers(path: str | os.PathLike[str]) -> list[Layer]:
-    text = read_text(path, "topology").removeprefix("\ufeff")
+    text = read_text(path, "topology", "topology_bytes").removeprefix("\ufeff")
+    require_within("topology_rows", text.count("\n"), f"topology {path}")
     rows = [(number, _cells(line)) for number, line in enumerate(text.splitlines(), start=1)]
     rows = [(number, cells) for number, cells in rows if any(cells) and not cells[0].startswith("#")]
     if not rows:
         raise BadInput(f"topology {path} is empty")
-    if len(rows) > LAYERS:
-        raise BadInput(f"topology {path} has {len(rows)} rows: more than {LAYERS} layers are not read")
     columns = _columns(rows[0][1])
     if columns is not None:
         rows = rows[1:]
@@ -143,17 +144,17 @@ def _layer(path: object, line: int, cells: Sequence[str], columns: Sequence[str]
 def _size(cell: str, where: str) -> int:
     digits = cell.partition(".")[0].lstrip("0")
     if not re.fullmatch(r"\d+(\.0*)?", cell) or not digits:
-        raise BadInput(f"{where}: expected a positive whole number, got '{cell}'")
+        raise BadInput(f"{where}: expected a positive whole number, got {quoted(cell)}")
     if len(digits) > DIGITS:
         raise BadInput(f"{where}: expected at most {DIGITS} digits, got {len(digits)}")
     return int(digits)
 
 
 def _ratio(cell: str, where: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)\s*:\s*(\d+)", cell) or re.fullmatch(r"(1)()", cell)
+    match = re.fullmatch(r"([0-9]{1,6})\s*:\s*([0-9]{1,6})", cell) or re.fullmatch(r"(1)()", cell)
     nonzero, block = (int(match.group(1)), int(match.group(2) or 1)) if match else (0, 0)
     if not 1 <= nonzero <= block:
-        raise BadInput(f"{where}: expected a ratio such as 2:4, got '{cell}'")
+        raise BadInput(f"{where}: expected a ratio such as 2:4, got {quoted(cell)}")
     return nonzero, block
 
 

@@ -14,18 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import BadInput, MissingExtra, UnknownName
-from trainyard.files import read_text, write_text
+from trainyard.errors import BadInput, MissingExtra, UnknownName, quoted
+from trainyard.files import write_text
 from trainyard.ir import Convolution, MatMul, Op, ProductBody, Step
 from trainyard.ir.ops import ProductOf
+from trainyard.reading import Brackets, read_text, reader, reason
 
 OUTPUTS, KERNEL = ("P", "Q", "Z"), ("R", "S", "T")
 """Names of output and kernel dimensions; Timeloop's own for images, Z and T where there is a third."""
 STRIDES, DILATIONS = ("Wstride", "Hstride", "Dstride"), ("Wdilation", "Hdilation", "Ddilation")
 WRITTEN: Mapping[ProductOf, str] = {"forward": "Outputs", "grad_input": "Inputs", "grad_weight": "Weights"}
-LARGEST_FILE = 2**16
-DEEPEST = 16
-"""Brackets within brackets; a problem has three."""
 
 
 def write_timeloop(step: Step, folder: str | os.PathLike[str], *, layer: str | None = None, phase: str | None = None) -> list[Path]:
@@ -113,36 +111,26 @@ def _convolution(body: Convolution) -> tuple[Spaces, dict[str, int], tuple[str, 
     return spaces, sizes, (*strides, *dilations)
 
 
+@reader("Timeloop problem")
 def read_timeloop(path: str | os.PathLike[str]) -> ProductBody:
     """The product of a problem that this file writes, padding as input."""
     try:
         import yaml
     except ModuleNotFoundError:
         raise MissingExtra("pyyaml", "timeloop", "reading a Timeloop problem") from None
-    text = read_text(path, "Timeloop problem")
-    if len(text) > LARGEST_FILE:
-        raise BadInput(f"{path} has more than {LARGEST_FILE} bytes: this is no problem of one layer")
-    if _depth(text) > DEEPEST:
-        raise BadInput(f"{path} is not YAML of a problem: brackets nest more than {DEEPEST} deep")
+    text = read_text(path, "Timeloop problem", "problem_bytes")
+    Brackets(str(path)).count(text.encode())
     try:
         document = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise BadInput(f"{path} is not YAML: {next(iter(str(error).splitlines()), '')}") from None
+    except yaml.YAMLError as error:
+        raise BadInput(f"{path} is not YAML: {reason(error)}") from None
     try:
         content = document["problem"]
         return _body(content["instance"], content["shape"])
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BadInput(f"{path} is no Timeloop problem of a layer: {type(error).__name__}: {error}") from None
-
-
-def _depth(text: str) -> int:
-    deepest = depth = 0
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        deepest = max(deepest, depth)
-    return deepest
+        raise BadInput(f"{path} is no Timeloop problem of a layer: {reason(error)}") from None
 
 
 def _body(instance: Mapping[str, Any], shape: Mapping[str, Any]) -> ProductBody:
@@ -177,6 +165,6 @@ def _sizes(instance: Mapping[str, Any], names: Sequence[str], default: int | Non
     for name in names:
         size = instance.get(name, default)
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**40:
-            raise BadInput(f"dimension {name} must be a positive whole number, got {size!r}")
+            raise BadInput(f"dimension {name} must be a positive whole number, got {quoted(size)}")
         sizes.append(size)
     return tuple(sizes)

@@ -12,10 +12,10 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from trainyard.errors import BadInput, NotModelled
+from trainyard.reading import limit, over_limit, reader, regular_file
 from trainyard.workloads.formats import protobuf as wire
 
 # fmt: off
@@ -29,7 +29,6 @@ _LETTERS: Mapping[str, str] = {
 # fmt: on
 KNOWN = 4096
 """Elements of a tensor whose values are kept."""
-NODES = 200_000
 LONGEST = 100_000
 """Numbers of one attribute or shape."""
 LARGEST = 2**50
@@ -83,16 +82,13 @@ class Graph:
     opset: int
 
 
+@reader("ONNX model")
 def read_graph(path: str | os.PathLike[str]) -> Graph:
-    try:
-        with Path(path).open("rb") as stream:
-            if os.fstat(stream.fileno()).st_size == 0:
-                raise BadInput(f"{path} is empty")
-            window = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        raise (
-            error if isinstance(error, BadInput) else BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
-        ) from None
+    """The graph of a file, which is mapped into memory, not read: weights may have gigabytes."""
+    with regular_file(path, "ONNX model") as stream:
+        if os.fstat(stream.fileno()).st_size == 0:
+            raise BadInput(f"{path} is empty")
+        window = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
     try:
         return parse_graph(window)
     except BadInput as error:
@@ -113,6 +109,7 @@ def parse_graph(model: memoryview) -> Graph:
     if functions:
         raise NotModelled(f"the model defines {functions} functions of its own: inline them (onnx.inliner.inline_local_functions)")
     nodes: list[Node] = []
+    most_nodes = limit("onnx_nodes")
     initialisers: dict[str, Tensor] = {}
     inputs: list[Input] = []
     outputs: list[str] = []
@@ -120,8 +117,8 @@ def parse_graph(model: memoryview) -> Graph:
     for number, _, value in wire.fields(graph):
         if number == 1:
             nodes.append(_node(wire.nested(value)))
-            if len(nodes) > NODES:
-                raise BadInput(f"more than {NODES} nodes")
+            if len(nodes) > most_nodes:
+                raise over_limit("onnx_nodes", "the graph")
         elif number == 2:
             name = wire.text(value)
         elif number == 5:

@@ -15,9 +15,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
-from trainyard.errors import BadInput, NotModelled, TrainyardError
+from trainyard.errors import BadInput, NotModelled, TrainyardError, quoted
 from trainyard.ir import Op, Phase, Reduction, Role, Step, TensorSpec
 from trainyard.ir.ops import dimensions
+from trainyard.reading import reader
 from trainyard.workloads.formats.backward import with_backward
 from trainyard.workloads.formats.onnx.constants import constant_result, from_tensor
 from trainyard.workloads.formats.onnx.graph import LARGEST, Graph, Node, Tensor, read_graph
@@ -30,6 +31,7 @@ WEIGHTED = frozenset("Conv ConvTranspose Gemm MatMul PRelu BatchNormalization La
 """Ops whose initialisers are parameters even where they are one number; elsewhere one number is a constant."""
 
 
+@reader("ONNX model")
 def read_onnx(
     path: str | os.PathLike[str],
     *,
@@ -59,7 +61,7 @@ def _step(graph: Graph, path: Path, batch: int | None, backward: bool, loss: Los
     if not graph.inputs:
         raise BadInput("the graph has no inputs")
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise BadInput(f"batch must be a positive whole number, got {batch!r}")
+        raise BadInput(f"batch must be a positive whole number, got {quoted(batch)}")
     first = next((i for i in graph.inputs if i.shape), graph.inputs[0])
     lead = first.shape[0] if first.shape else 1
     is_open = isinstance(lead, str)
