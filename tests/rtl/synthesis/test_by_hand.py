@@ -10,11 +10,11 @@ import pytest
 
 from oracles import gate_netlist
 from trainyard.errors import BadInput, NotModelled
+from trainyard.hardware.tables.library_scaling import area_at, delay_at, energy_at
 from trainyard.rtl.synthesis import yosys
 from trainyard.rtl.synthesis.activity import energy, run_gates
 from trainyard.rtl.synthesis.liberty import Library, read_library, truth_table
 from trainyard.rtl.synthesis.netlist import Netlist, flat_netlist
-from trainyard.rtl.synthesis.node_scaling import area_at, delay_at, energy_at
 from trainyard.rtl.synthesis.timing import CellTables, TimingAnalysis
 from trainyard.rtl.synthesis.yosys import Mapped
 from trainyard.rtl.verilator import MissingTool

@@ -12,7 +12,7 @@ from trainyard.rtl.equality import Comparison, compare
 from trainyard.rtl.synthesis.activity import Activity, energy, run_gates
 from trainyard.rtl.synthesis.netlist import Netlist, flat_netlist
 from trainyard.rtl.synthesis.timing import CellTables, Timing, TimingAnalysis
-from trainyard.rtl.synthesis.yosys import library, map_design
+from trainyard.rtl.synthesis.yosys import Mapped, library, map_design
 
 if TYPE_CHECKING:
     from amaranth.lib.wiring import Component
@@ -69,7 +69,7 @@ class Synthesis:
 
 
 @cache
-def _tables() -> CellTables:
+def tables() -> CellTables:
     return CellTables(tuple(library().cells.values()))
 
 
@@ -80,14 +80,27 @@ def rtlil_of(component: Component) -> str:
 
 
 def netlist_of(component: Component, keep: tuple[str, ...] = ()) -> Netlist:
-    """The component in gates; submodules named in `keep` stay apart in the sums by module."""
-    return flat_netlist(map_design(rtlil_of(component), keep=keep), library())
+    """The component in gates; submodules whose names begin with one of `keep` stay apart in the sums by module."""
+    return flat_netlist(mapped(component, keep), library())
+
+
+def mapped(component: Component, keep: tuple[str, ...] = ()) -> Mapped:
+    """All its modules, arithmetic units as the macros that all designs share."""
+    from trainyard.rtl.synthesis.macros import UNITS, black_box, units_as_macros
+
+    if isinstance(component, UNITS):
+        return map_design(rtlil_of(component))
+    with units_as_macros() as used:
+        rtlil = rtlil_of(component)
+    around = map_design(rtlil, keep=keep, black_boxes="\n".join(black_box(name, unit) for name, unit in sorted(used.items())))
+    units = {name: map_design(rtlil_of(unit)).modules["top"] for name, unit in used.items()}
+    return Mapped({**around.modules, **units}, around.abc_delay_ns)
 
 
 def synthesise(design: Design, *, cycles: int = CYCLES, seed: int = SEED, keep: tuple[str, ...] = ()) -> Synthesis:
     """A design in gates, on `cycles` of its own stimulus (0: neither energy nor a comparison)."""
     netlist = netlist_of(design.build(), keep)
-    timing = TimingAnalysis(netlist, _tables()).run()
+    timing = TimingAnalysis(netlist, tables()).run()
     if not cycles:
         return _synthesis(design.name, design.parameters, netlist, timing, None, None)
     stimulus = design.stimulus(cycles, seed)
@@ -97,7 +110,7 @@ def synthesise(design: Design, *, cycles: int = CYCLES, seed: int = SEED, keep: 
 
 def _run(netlist: Netlist, timing: Timing, stimulus: Sequence[Inputs], design: Design) -> tuple[Activity, Comparison]:
     toggles, outputs = run_gates(netlist, stimulus)
-    return energy(netlist, timing, toggles, len(stimulus), _tables()), compare(outputs, design.expected(stimulus))
+    return energy(netlist, timing, toggles, len(stimulus), tables()), compare(outputs, design.expected(stimulus))
 
 
 def _synthesis(
@@ -111,14 +124,14 @@ def _synthesis(
         area_um2=netlist.area_um2,
         area_by_module=netlist.area_by_module,
         critical_path_ns=timing.critical_path_ns,
-        path=_summary(timing),
+        path=path_lines(timing),
         leakage_nw=netlist.leakage_nw,
         activity=activity,
         gates_equal=equal,
     )
 
 
-def _summary(timing: Timing) -> tuple[str, ...]:
+def path_lines(timing: Timing) -> tuple[str, ...]:
     """The instances along the path with the number of cells in each and when the last of them settles."""
     lines: list[str] = []
     module, count, end = "", 0, 0.0

@@ -89,22 +89,27 @@ def versions() -> dict[str, str]:
     return {"yosys": text.split("(")[0].removeprefix("Yosys").strip(), "library": library().name}
 
 
-def map_design(rtlil: str, *, keep: tuple[str, ...] = (), cached: bool = True) -> Mapped:
-    """The netlist of a design's RTLIL (top module `top`); repeated large modules and those of `keep` stay modules of their own."""
+def map_design(rtlil: str, *, keep: tuple[str, ...] = (), black_boxes: str = "", cached: bool = True) -> Mapped:
+    """The netlist of a design's RTLIL (top module `top`).
+
+    Repeated large modules, and those whose names begin with one of `keep`, stay modules of their own. `black_boxes` is RTLIL of
+    modules that have ports alone: they stay out of the netlist, for the caller to put in.
+    """
     hierarchy = merge_equal_modules(rtlil)
-    kept = [*hierarchy.repeated(LEAST_BITS), *(name for name in hierarchy.bits if name.rpartition("_")[0] in keep)]
+    kept = [*hierarchy.repeated(LEAST_BITS), *(name for name in hierarchy.bits if name.startswith(keep) and name != "top")]
     marks = f"setattr -mod -set keep_hierarchy 1 {' '.join(sorted(set(kept)))}" if kept else ""
     script = SCRIPT.format(keep=marks, period=PERIOD_PS)
     cells = _corrected(liberty_path())
     constraints = f"set_driving_cell {DRIVER}\nset_load {LOAD_FF}\n"
-    key = hashlib.sha256("\0".join((hierarchy.text, script, cells, constraints, versions()["yosys"])).encode()).hexdigest()
+    text = f"{hierarchy.text}\n{black_boxes}"
+    key = hashlib.sha256("\0".join((text, script, cells, constraints, versions()["yosys"])).encode()).hexdigest()
     stored = cache_folder() / "synthesis" / f"{key[:32]}.json.gz"
     if cached:
         with suppress(OSError, ValueError, KeyError):
             content = json.loads(gzip.decompress(stored.read_bytes()))
             return Mapped(content["modules"], content["abc_delay_ns"])
     with tempfile.TemporaryDirectory(prefix="trainyard-yosys-") as folder:
-        files = {"design.il": hierarchy.text, "run.ys": script, "cells.lib": cells, "abc.constr": constraints}
+        files = {"design.il": text, "run.ys": script, "cells.lib": cells, "abc.constr": constraints}
         for name, text in files.items():
             Path(folder, name).write_text(text)
         log = _run(Path(folder))
@@ -154,7 +159,7 @@ def _compact(modules: dict[str, Any]) -> dict[str, Any]:
             ],
         }
         for name, module in modules.items()
-        if module["cells"] or module["ports"]
+        if "blackbox" not in module["attributes"]
     }
 
 
