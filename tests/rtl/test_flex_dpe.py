@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from trainyard.rtl import controller, flex_dpe
 from trainyard.rtl.arithmetic.formats import FP32, format_of, to_float
 from trainyard.rtl.benes import BenesNetwork
 from trainyard.rtl.catalogue import Inputs, design_of
-from trainyard.rtl.equality import amaranth_outputs, check_equality, one_cycle_late
+from trainyard.rtl.equality import amaranth_outputs, check_equality, compare, one_cycle_late
 from trainyard.rtl.reduction.network import delayed, grouping_of
+from trainyard.rtl.tensordash.recorded import recorded_blocks
 from trainyard.rtl.verilator import compiled_outputs, missing_tools
 
 compiled = pytest.mark.skipif(bool(missing_tools()), reason="needs verilator, g++ and make")
@@ -73,6 +75,43 @@ def test_ten_thousand_cycles_of_a_flex_dpe_equal_the_simulator(parameters: dict[
     comparison = check_equality(design_of("flex-dpe", parameters), 10_000, seed=1, runner=compiled_outputs)
     assert comparison.equal, comparison.difference
     assert comparison.cycles == 10_000
+
+
+def recorded_bitmaps(depth: int, rows: int, columns: int) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
+    """Zeros of a shipped training run: pieces of two operands, [rows, depth] and [depth, columns]."""
+    stationary = recorded_blocks("SQZNet", lanes=depth, rows=rows, most_steps=1, seed=1)
+    streaming = recorded_blocks("SQZNet", lanes=depth, rows=columns, most_steps=1, seed=2)
+    for a, b in zip(stationary, streaming, strict=False):
+        yield a[:, 0], b[:, 0].T
+
+
+@pytest.mark.slow
+@compiled
+def test_ten_thousand_lines_of_recorded_bitmaps_give_the_simulators_tables() -> None:
+    sizes = controller.Sizes(rows=8, depth=16, multipliers=8, dpes=2)
+    design = design_of("controller", {"rows": 8, "depth": 16, "multipliers": 8, "dpes": 2})
+    lines: list[Inputs] = []
+    for a, b in recorded_bitmaps(16, 8, 8):
+        words = [[sum(int(bit) << k for k, bit in enumerate(line)) for line in bitmap] for bitmap in (a, b.T)]
+        lines += controller.product_commands(sizes, *words)
+        if len(lines) >= 10_000:
+            break
+    comparison = compare(compiled_outputs(design.build(), lines), design.expected(lines))
+    assert comparison.equal, comparison.difference
+
+
+@pytest.mark.slow
+@compiled
+def test_ten_thousand_cycles_with_recorded_zeros_equal_the_simulator() -> None:
+    design, kind = design_of("flex-dpe", {"multipliers": 8, "number": "bf16"}), format_of("bf16")
+    draw, cycles = np.random.default_rng(0), list[Inputs]()
+    for masks in recorded_bitmaps(16, 6, 12):
+        a, b = (np.where(mask, draw.integers(1, 256, mask.shape) / 32, 0).astype(np.float32) for mask in masks)
+        cycles += flex_dpe.product_cycles(8, kind, a, b).cycles
+        if len(cycles) >= 10_000:
+            break
+    comparison = compare(compiled_outputs(design.build(), cycles), design.expected(cycles))
+    assert comparison.equal, comparison.difference
 
 
 def product_of_circuit(multipliers: int, number: str, a: Any, b: Any) -> tuple[npt.NDArray[np.float32], int]:

