@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from mutation.sample import PACKAGE, ROOMS, Drawn, all_of_room, in_drawn_order
 from mutation.trial import Forks, Outcome, limit_of, say
 
 ROOT = Path(__file__).parents[1]
-MOST_SECONDS = 20.0  # of the usual time of a mutant's tests: what the quickest of them miss counts as survived
 COPIED = ("src", "tests", "examples", "scripts", "benchmarks", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "mkdocs.yml")
 
 
@@ -65,6 +65,8 @@ class Run:
         self.traced: dict[str, TestRun] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for path in sorted((self.tree / PACKAGE / self.options.room).rglob("*.py")):  # some are imported when they are first used
+            import_module(".".join(path.relative_to(self.tree / "src").with_suffix("").parts).removesuffix(".__init__"))
         forks = Forks(session, self.tree)
         room_mutants = all_of_room(self.tree, self.options.room)
         found = records.read(self.results, room_mutants)
@@ -82,6 +84,7 @@ class Run:
         return True
 
     def _chosen(self, room_mutants: list[Drawn], found: dict[str, records.Found]) -> list[Drawn]:
+        within_folder = f"{PACKAGE.as_posix()}/{self.options.room}/{self.options.folder}"
         if self.options.only:
             return [drawn for drawn in room_mutants if drawn.name in self.options.only]
         if self.options.at:
@@ -89,9 +92,10 @@ class Run:
             return [drawn for drawn in room_mutants if f"{drawn.mutant.path}:{drawn.mutant.line}" in places]
         if self.options.survivors:
             reasons = records.equivalents(ROOT)
-            return [one.drawn for name, one in found.items() if one.last in ("survived", "uncovered") and name not in reasons]
-        order = in_drawn_order(room_mutants, self.options.seed)
-        return [drawn for drawn in order if drawn.name not in found][: max(0, self.options.count - len(found))]
+            survivors = [one.drawn for name, one in found.items() if one.last in ("survived", "uncovered") and name not in reasons]
+            return [drawn for drawn in survivors if drawn.mutant.path.startswith(within_folder)]
+        order = in_drawn_order(room_mutants, self.options.seed)[: self.options.count]
+        return [drawn for drawn in order if drawn.name not in found and drawn.mutant.path.startswith(within_folder)]
 
     def _tests(self, forks: Forks, drawn: Drawn) -> dict[str, TestRun]:
         """Tests in the folder that mirrors the mutant's, or all of the room when survivors are tried again."""
@@ -124,7 +128,7 @@ class Run:
         names = covering(drawn, tests)
         killers = self.killers.setdefault(drawn.mutant.path, set())
         names.sort(key=lambda name: name not in killers)  # what has noticed a mutant of this file before is tried first
-        names = names[: within(MOST_SECONDS, [tests[name].seconds for name in names])]
+        names = names[: within(self.options.seconds, [tests[name].seconds for name in names])]
         if not names:
             return Outcome("uncovered"), 0
         while names:
@@ -166,6 +170,10 @@ def main() -> int:
     parser.add_argument("room", nargs="?", choices=ROOMS)
     parser.add_argument("--count", type=int, default=80, help="mutants of this room in all, those of earlier runs included")
     parser.add_argument("--seed", type=int, default=23)
+    parser.add_argument("--folder", default="", help="a folder of the room, as dsc: its mutants and its tests alone")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of usual time of the tests that a mutant meets, quickest first"
+    )
     parser.add_argument("--survivors", action="store_true", help="try again those that no test had noticed")
     parser.add_argument("--only", nargs="*", help="names of mutants")
     parser.add_argument("--at", nargs="*", help="all mutants of these lines, as dsc/unit.py:65; shown, not recorded")
@@ -181,7 +189,10 @@ def main() -> int:
     sys.path.insert(0, str(tree / "src"))
     sys.dont_write_bytecode = True
     os.chdir(tree)
-    arguments = ["--doctest-modules", str(PACKAGE / options.room), f"tests/{options.room}", "-m", "not slow and not gpu", "-s"]
+    folders = [
+        path for path in (PACKAGE / options.room / options.folder, Path("tests") / options.room / options.folder) if path.is_dir()
+    ]
+    arguments = ["--doctest-modules", *map(str, folders), "-m", "not slow and not gpu", "-s"]
     arguments += ["--timeout", "120", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:terminal", "--rootdir", str(tree)]
     arguments += ["-o", "addopts=--strict-markers --import-mode=importlib"]
     return int(pytest.main(arguments, plugins=[Run(options, tree)]))

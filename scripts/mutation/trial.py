@@ -31,6 +31,7 @@ TIMES_USUAL, LEAST_SECONDS = 10, 5.0
 EXTRA_MEMORY_BYTES = 6 << 30
 LONGEST_SILENCE_SECONDS = 400.0
 INAPPLICABLE = 2
+NICENESS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Forks:
         """The first test that fails or takes too long."""
 
         def work(write: int) -> int:
+            os.nice(max(0, NICENESS - os.nice(0)))
             if mutant is not None and not self._apply(mutant):
                 return INAPPLICABLE
             return self._run_until_failure(tests, limits, write)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.arrays.tensordash.scheduler import Scheduler
-from trainyard.arrays.tensordash.walkthrough import DONE, EXAMPLE, PAST, WAITING, ZERO, cycles, example, walkthrough
+from trainyard.arrays.tensordash.walkthrough import DONE, EXAMPLE, PAST, WAITING, ZERO, _side_by_side, cycles, example, walkthrough
 from trainyard.errors import BadInput
 
 units = st.sampled_from([Scheduler(), Scheduler(depth=2), Scheduler(lanes=16, depth=3), Scheduler(lanes=3, depth=5)])
@@ -77,3 +77,9 @@ def test_what_is_no_stream_is_refused():
         walkthrough(np.ones((2, 3, 4)), Scheduler())
     with pytest.raises(BadInput, match="between 0 and 1"):
         example(0, sparsity=1.5)
+
+
+def test_blocks_stand_side_by_side_with_the_second_in_one_column_or_below_each_other_where_they_do_not_fit():
+    left, right = ["ab", "abcd"], ["x", "yy", "z"]
+    assert _side_by_side(left, right, 10) == ["ab      x", "abcd    yy", "        z"]
+    assert _side_by_side(left, right, 9) == ["ab", "abcd", "x", "yy", "z"]
