@@ -151,18 +151,14 @@ def within(most: float, seconds: list[float]) -> int:
 
 
 def covering(drawn: Drawn, tests: dict[str, TestRun]) -> list[str]:
-    """Tests that run a line of the mutant, the quickest files first."""
+    """Tests that run a line of the mutant, the quickest first."""
     mutant = drawn.mutant
     for first, last in ((mutant.line, mutant.end_line), mutant.statement_lines):
         wanted = set(range(first, last + 1))
         names = [name for name, run in tests.items() if wanted & set(run.lines.get(mutant.path, ()))]
         if names:
             break
-    seconds: dict[str, float] = {}
-    for name in names:
-        file = name.partition("::")[0]
-        seconds[file] = seconds.get(file, 0.0) + tests[name].seconds
-    return sorted(names, key=lambda name: (seconds[name.partition("::")[0]], name.partition("::")[0], tests[name].seconds))
+    return sorted(names, key=lambda name: (round(tests[name].seconds, 1), name.partition("::")[0]))
 
 
 def main() -> int:
