@@ -40,13 +40,13 @@ def numpy_result(kind: FloatFormat, operation: Callable[[Any, Any], Any], a: lis
 @pytest.mark.parametrize("kind", NUMPY, ids=NAMES.get)
 def test_random_sums_and_products_of_the_twin_equal_numpy_bit_for_bit(kind: FloatFormat) -> None:
     chance = random.Random(5)
-    a = [random_bits(kind, chance) for _ in range(20_000)]
+    a = [random_bits(kind, chance) for _ in range(6_000)]
     b = [random_bits(kind, chance, near=each) for each in a]
     assert [add(kind, x, y) for x, y in zip(a, b, strict=True)] == numpy_result(kind, np.add, a, b)
     assert [multiply(kind, x, y) for x, y in zip(a, b, strict=True)] == numpy_result(kind, np.multiply, a, b)
 
 
-def test_all_sums_and_products_of_an_8_bit_format_equal_ml_dtypes() -> None:
+def test_all_sums_and_products_of_a_format_of_8_bits_equal_ml_dtypes() -> None:
     kind, real = format_of("e5m2"), ml_dtypes.float8_e5m2
     patterns = np.arange(256, dtype=np.uint8)
     left, right = (grid.ravel() for grid in np.meshgrid(patterns, patterns))
@@ -76,11 +76,11 @@ def test_floats_survive_the_way_to_bits_and_back() -> None:
     assert to_bits(FP32, -1e39) == 0xFF800000
 
 
-@pytest.mark.parametrize("number", ["e3m2", "e3m2-flush", "e2m3"])
+@pytest.mark.parametrize("number", ["e2m2", "e3m1", "e2m2-flush"])
 @pytest.mark.parametrize("name", ["adder", "multiplier"])
-def test_every_pair_of_a_6_bit_format_equals_the_twin(name: str, number: str) -> None:
+def test_every_pair_of_a_5_bit_format_equals_the_twin(name: str, number: str) -> None:
     design = design_of(name, {"number": number})
-    stimulus = [{"a": a, "b": b} for a in range(64) for b in range(64)][:: 3 if number != "e3m2" else 1]
+    stimulus = [{"a": a, "b": b} for a in range(32) for b in range(32)]
     assert compare(amaranth_outputs(design.build(), stimulus), design.expected(stimulus)).equal
 
 
@@ -88,11 +88,11 @@ def test_every_pair_of_a_6_bit_format_equals_the_twin(name: str, number: str) ->
 @pytest.mark.parametrize("number", ["fp32", "fp16", "bf16", "fp32-flush"])
 @pytest.mark.parametrize("name", ["adder", "multiplier"])
 def test_random_pairs_equal_the_twin_after_as_many_cycles_as_stages(name: str, number: str, stages: int) -> None:
-    assert check_equality(design_of(name, {"number": number, "stages": stages}), 150, seed=stages).equal
+    assert check_equality(design_of(name, {"number": number, "stages": stages}), 100, seed=stages).equal
 
 
 def test_bfloat16_operands_with_an_fp32_product_equal_the_twin() -> None:
-    assert check_equality(design_of("multiplier", {"number": "bf16", "result": "fp32", "stages": 1}), 300).equal
+    assert check_equality(design_of("multiplier", {"number": "bf16", "result": "fp32", "stages": 1}), 150).equal
 
 
 @pytest.mark.slow
