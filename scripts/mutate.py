@@ -65,8 +65,7 @@ class Run:
         self.traced: dict[str, TestRun] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        for path in sorted((self.tree / PACKAGE / self.options.room).rglob("*.py")):  # some are imported when they are first used
-            import_module(".".join(path.relative_to(self.tree / "src").with_suffix("").parts).removesuffix(".__init__"))
+        self._import_all()
         forks = Forks(session, self.tree)
         room_mutants = all_of_room(self.tree, self.options.room)
         found = records.read(self.results, room_mutants)
@@ -82,6 +81,15 @@ class Run:
                 f"{mutant.before[:60]} -> {mutant.after[:60]}"
             )
         return True
+
+    def _import_all(self) -> None:
+        """Imports what each trial would import at its first use: the room, the compiled loops, numba's compiler."""
+        for room in (self.options.room, "kernels"):
+            for path in sorted((self.tree / PACKAGE / room).rglob("*.py")):
+                import_module(".".join(path.relative_to(self.tree / "src").with_suffix("").parts).removesuffix(".__init__"))
+        import numba
+
+        numba.njit(lambda number: number + 1)(1)
 
     def _chosen(self, room_mutants: list[Drawn], found: dict[str, records.Found]) -> list[Drawn]:
         within_folder = f"{PACKAGE.as_posix()}/{self.options.room}/{self.options.folder}"
