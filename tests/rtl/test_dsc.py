@@ -91,6 +91,7 @@ def test_each_dropped_register_and_each_swapped_multiplexer_is_caught(order: Ord
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(bool(missing_tools()), reason="needs verilator and a C++ compiler")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("clusters", "tokens"), [(32, 1), (256, 3)])

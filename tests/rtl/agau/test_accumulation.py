@@ -87,6 +87,7 @@ def test_each_dropped_register_and_each_swapped_multiplexer_is_caught() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(bool(missing_tools()), reason="needs verilator and a C++ compiler")
 @pytest.mark.parametrize("design", [AgauDesign(), AgauDesign(number="int32", inputs=16, ports=4, buffer_bytes=512)], ids=str)
 def test_ten_thousand_cycles_are_equal(design: AgauDesign) -> None:

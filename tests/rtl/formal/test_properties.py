@@ -88,7 +88,7 @@ def test_no_pair_is_lost_or_issued_twice_while_it_is_in_the_buffer() -> None:
 @needs_yosys
 def test_a_row_that_forgets_what_it_issued_issues_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def unmarked(rows: Any, incoming: Any, shift: Any, kept: Any) -> Any:
-        return refilled([row.cases[0][1] for row in rows], incoming, shift, kept)
+        return refilled([rows[0], *(row.cases[0][1] for row in rows[1:])], incoming, shift, kept)
 
     monkeypatch.setattr(row_scheduler, "refilled", unmarked)
     assert not check(NoneLost(RowScheduler(SMALL, banks=2)), 5).holds

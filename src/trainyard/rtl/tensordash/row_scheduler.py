@@ -38,9 +38,9 @@ class RowScheduler(Component):
         lanes, depth = self.scheduler.lanes, self.scheduler.depth
         m.submodules.scheduler = scheduler = PromotionScheduler(self.scheduler)
         z = [Signal(lanes, name=f"z{step}") for step in range(depth)]
-        left = [
-            Mux(self.working & self.present[step], scheduler.remaining.word_select(step, lanes), z[step]) for step in range(depth)
-        ]
+        left = [z[0]]  # a cycle of work always drains the current step: its Z needs no marks
+        for step in range(1, depth):
+            left.append(Mux(self.working & self.present[step], scheduler.remaining.word_select(step, lanes), z[step]))
         incoming = [self.zeros.word_select(number, lanes) for number in range(self.banks)]
         for row, value in zip(z, refilled(left, incoming, self.shift, self.kept), strict=True):
             m.d.sync += row.eq(value)
