@@ -7,7 +7,10 @@ The simulator's part is `arrays.tensordash.element.tile` with `skips="b"` and `s
                            +-> Z -> scheduler -> MS ---> all multiplexers of the row
     A of column c  -> staging buffer ----------------> multiplexers of each element of the column
 
-All buffers shift together, by the smallest AS of the rows.
+All buffers shift together, by the smallest AS of the rows. With as many banks as the buffers are deep, outputs follow each other
+without a gap, in the simulator's cycles. With fewer they do not: the simulator has all `depth` steps of every output there before
+its first cycle, which banks that are busy with the output before cannot bring (4 deep, 3 banks, 90 % zeros: 33 % more cycles for
+outputs of 4 steps, 8 % for 16, 0.6 % for 48).
 """
 
 from __future__ import annotations
