@@ -55,6 +55,7 @@ LIMITS: Mapping[str, Limit] = {
     "onnx_nodes":         Limit(200_000,     "",  "nodes of an ONNX model; its size does not matter, weights are skipped"),
     "masks_bytes":        Limit(2**30,       "B", "of masks in a .xz file, unpacked: they are held in memory"),
     "masks_header_bytes": Limit(100_000_000, "B", "of the header of a masks file; the most that safetensors allows"),
+    "store_bytes":        Limit(2**32,       "B", "of one file of a sweep's store"),
     "store_rows":         Limit(10_000_000,  "",  "points in one file of a sweep's store"),
     "values":             Limit(10_000_000,  "",  "lists, objects and commas of a JSON file; a step of the zoo has 0.5 million"),
     "depth":              Limit(64,          "",  "lists in lists, tables in tables and parts of a dotted key"),

@@ -26,6 +26,7 @@ from trainyard.hardware.formats.structured import drawn
 from trainyard.ir import MatMul, Phase, Step, Structured, TensorKey
 from trainyard.ir.step import is_transposed, letter_of, matrix_extent, operand_shape, tensor_letter
 from trainyard.masks.recorded import MaskSpec
+from trainyard.reading import reader, require_within
 
 Cluster = Literal["none", "channel", "row"]
 Sparsity = Mapping[str, float]
@@ -195,8 +196,10 @@ def generated_masks(
     )  # fmt: skip
 
 
+@reader("generated masks", source="text")
 def parse(text: str, step: Step, seed: int | None = None) -> GeneratedMasks:
     """From the command line: `sparsity(A=0.6,G=0.5,cluster=channel,seed=1)`, `sparsity(W=2:4,transposable=true)`."""
+    require_within("text_length", len(text), "generated masks")
     match = re.fullmatch(r"\s*sparsity\s*\((.*)\)\s*", text, re.DOTALL)
     example = "write for example sparsity(A=0.6,G=0.5,cluster=channel,seed=1)"
     if not match:

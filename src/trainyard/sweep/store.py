@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard._version import VERSION
 from trainyard.errors import BadInput, MissingExtra
+from trainyard.reading import blocks, parse_json, reader, require_within
 from trainyard.sweep import seals
 from trainyard.sweep.records import Record, better, by_key, settings_text
 
@@ -256,19 +257,17 @@ def _manifest_bytes(about: Mapping[str, Any]) -> bytes:
     return seals.seal(f'{text.removesuffix("}").rstrip()},\n  "seal": "{seals.OPEN}"\n}}\n'.encode())
 
 
+@reader("store", source="folder")
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise BadInput(f"{folder} is no store of a sweep: it has no {MANIFEST}") from None
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror or error}") from None
+    if not os.path.lexists(path):
+        raise BadInput(f"{folder} is no store of a sweep: it has no {MANIFEST}")
+    content = b"".join(blocks(path, "store", "result_bytes"))
     damaged = f"{path} is damaged: put back a copy, or remove it and run the sweep again, which writes it anew and keeps the points"
     if seals.is_sealed(content) and not seals.check(content):
         raise BadInput(damaged)
     try:
-        manifest = json.loads(content.decode())
+        manifest = parse_json(content)
     except (ValueError, RecursionError):
         raise BadInput(damaged) from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -368,9 +367,10 @@ def _column(values: list[Any]) -> Any:
 def _records_of(path: Path, *, wide: bool) -> list[Record]:
     """The records of a file, or an error if it is not what was written."""
     pa, parquet = _parquet()
-    content = path.read_bytes()
+    content = b"".join(blocks(path, "points", "store_bytes"))
     if seals.is_sealed(content) and not seals.check(content):
         raise ValueError("its content is not what was written")
+    require_within("store_rows", parquet.read_metadata(pa.BufferReader(content)).num_rows, str(path))
     table = parquet.read_table(pa.BufferReader(content), partitioning=None)
     about = table.schema.metadata or {}
     if about[b"version"] != str(UNSEALED_VERSION).encode() and not seals.is_sealed(content):

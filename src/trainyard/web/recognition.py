@@ -10,13 +10,13 @@ import configparser
 import json
 import re
 import shutil
-import tomllib
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from trainyard.errors import BadInput, TrainyardError
+from trainyard.reading import limit, parse_toml, reader, require_within
 from trainyard.web import guard
 
 Kind = Literal["step", "topology", "onnx", "masks", "machine", "store"]
@@ -32,6 +32,7 @@ LENGTH_BYTES = 8
 """Of safetensors: the length of a JSON header that follows it."""
 
 
+@reader("upload", source="name")
 def recognised(path: str, target: str, name: str, unpacked_bytes: int) -> dict[str, Any]:
     """What the file at `path` is. Once checked, it is stored as `target` with the ending that its loader expects."""
     stored = Path(target)
@@ -127,8 +128,8 @@ def kind_of(content: bytes) -> tuple[Kind, str]:
     if "[architecture_presets]" in text.lower():
         return "machine", ".cfg"
     try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+        table = parse_toml(text, "machine file") if len(text) <= limit("machine_bytes") else {}
+    except (ValueError, RecursionError):
         table = {}
     if "type" in table or "base" in table:
         return "machine", ".toml"
@@ -146,8 +147,9 @@ def _text(content: bytes) -> str | None:
 
 
 def _require_harmless(text: str, ending: str) -> None:
+    require_within("machine_bytes", len(text), "machine file")
     if ending == ".toml":
-        guard.require_plain(tomllib.loads(text), "machine file")
+        guard.require_plain(parse_toml(text, "machine file"), "machine file")
         return
     config = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"), strict=False)
     try:

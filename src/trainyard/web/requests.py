@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from trainyard.errors import BadInput
+from trainyard.reading import reader
 from trainyard.web.guard import LONGEST
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)]
@@ -78,6 +79,7 @@ class PaperRequest(BaseModel):
         return []
 
 
+@reader("settings", source="texts")
 def settings_of(texts: Sequence[str]) -> dict[str, str]:
     """Settings of an address, each as path=value.
 
@@ -93,6 +95,7 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+@reader("request", source="body")
 def read(body: bytes) -> RunRequest | PaperRequest:
     """The request of a body; what is wrong with it is one line.
 

@@ -74,7 +74,7 @@ def _answer(answers: BinaryIO, task: Callable[..., Any], arguments: dict[str, An
     try:
         answer = packed(DONE, frames.compressed(task(on_progress, **arguments)))
     except Exception as error:
-        spent = isinstance(error, MemoryError)
+        spent = isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)
         answer = packed(FAILED, frames.json_bytes([*reason(error)]))
     if spent or _resident_bytes() > int(sys.argv[1]) * SPENT_SHARE:
         _write(answers, packed(SPENT, b""))

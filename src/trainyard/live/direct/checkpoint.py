@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.errors import BadInput
+from trainyard.reading import read_json, reader
 
 LATEST = "latest.json"
 
@@ -55,13 +56,14 @@ def save(path: str | PathLike[str], *, step: int, sampler: Mapping[str, Any] | N
             shutil.rmtree(old)
 
 
+@reader("checkpoint")
 def load(path: str | PathLike[str], **parts: Stateful) -> tuple[int, dict[str, Any]]:
     """Put the latest checkpoint of `path` into `parts`; its step and the sampler's state. All ranks call it."""
     rank, size = _place()
     latest = Path(path) / LATEST
     if not latest.is_file():
         raise BadInput(f"{path} holds no complete checkpoint: {LATEST} is missing")
-    named = json.loads(latest.read_text())
+    named = read_json(latest, "checkpoint", "machine_bytes")
     if named["size"] != size:
         raise BadInput(f"{path} was saved by {named['size']} processes, this run has {size}: start as many")
     if set(named["parts"]) != set(parts):

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from trainyard.live.gradient import kernels
 from trainyard.live.gradient.reference import pair
+from trainyard.reading import read_json
 
 GradientPath = Literal["fused", "pair"]
 FILE = "TRAINYARD_GRADIENT_CHOICES"
@@ -180,7 +181,7 @@ def _read_file() -> dict[tuple[Any, ...], GradientPath]:
     path = os.environ.get(FILE)
     if not path or not Path(path).is_file():
         return {}
-    saved = json.loads(Path(path).read_text())
+    saved = read_json(path, "choices", "result_bytes")
     if saved.get("torch") != torch.__version__:
         return {}
     return {tuple(json.loads(key)): chosen for key, chosen in saved["choices"].items()}
