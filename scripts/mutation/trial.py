@@ -83,9 +83,10 @@ class Forks:
         """The first test that fails or takes too long."""
 
         def work(write: int) -> int:
-            os.nice(max(0, NICENESS - os.nice(0)))
-            if mutant is not None and not self._apply(mutant):
-                return INAPPLICABLE
+            if mutant is not None:
+                os.nice(max(0, NICENESS - os.nice(0)))
+                if not self._apply(mutant):
+                    return INAPPLICABLE
             return self._run_until_failure(tests, limits, write)
 
         began = time.monotonic()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.arrays import Sigma
+from trainyard.arrays.sigma.dense_tiles import _with_stationary
 from trainyard.ir import MatMul
 from trainyard.ir.folds import Tiles
 
@@ -32,6 +36,15 @@ def test_columns_are_the_events_of_each_tile(array: Sigma, sizes: list[tuple[int
         events = array.cost(MatMul(*size)).events
         assert [*columns] == [*events]
         assert {name: values[row] for name, values in columns.items()} == {name: done * count for name, done in events.items()}
+
+
+@pytest.mark.oracle
+@given(arrays, sides, sides, sides, st.sampled_from(["a", "b"]))
+def test_cycles_of_a_dense_tile_are_those_of_the_array_with_that_operand_stationary(
+    array: Sigma, m: int, n: int, k: int, side: Literal["a", "b"]
+) -> None:
+    cycles, _ = _with_stationary(array, Tiles(*(np.array([float(size)]) for size in (m, n, k, 1))), side)
+    assert cycles[0] == replace(array, stationary=side).cost(MatMul(m, n, k)).cycles
 
 
 def test_a_caller_that_writes_into_its_events_changes_no_later_cost() -> None:
