@@ -128,8 +128,8 @@ def test_an_adder_without_its_sticky_bit_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_adder_that_takes_the_operands_unswapped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = operands.Unpacked.chosen
-    monkeypatch.setattr(operands.Unpacked, "chosen", lambda self, m, name, other, swap: chosen(self, m, name, other, swap & 0))
+    chosen = operands.Finite.chosen
+    monkeypatch.setattr(operands.Finite, "chosen", lambda self, m, name, other, swap: chosen(self, m, name, other, swap & 0))
     assert not check_equality(design_of("adder", {"number": "e4m3"}), 200).equal
 
 

@@ -11,23 +11,29 @@ from trainyard.rtl.arithmetic.formats import FloatFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
-    """Signals of one operand. A subnormal has exponent 1 and no leading one (IEEE 754); flushed, its significand is 0."""
+class Finite:
+    """A finite operand. A subnormal has exponent 1 and no leading one (IEEE 754); flushed, its significand is 0."""
 
     sign: Any
     exponent: Any
     significand: Any
-    is_nan: Any
-    is_infinite: Any
 
-    def chosen(self, m: Module, name: str, other: Unpacked, swap: Any) -> Unpacked:
+    def chosen(self, m: Module, name: str, other: Finite, swap: Any) -> Finite:
         """This operand, or the other where `swap` is set."""
         signals = {}
-        for part in ("sign", "exponent", "significand", "is_nan", "is_infinite"):
+        for part in ("sign", "exponent", "significand"):
             mine, its = getattr(self, part), getattr(other, part)
             signals[part] = Signal(mine.shape(), name=f"{name}_{part}")
             m.d.comb += signals[part].eq(Mux(swap, its, mine))
-        return Unpacked(**signals)
+        return Finite(**signals)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked(Finite):
+    """Any operand: its parts as if it were finite, and whether it is not."""
+
+    is_nan: Any
+    is_infinite: Any
 
 
 def unpacked(m: Module, name: str, kind: FloatFormat, bits: Any) -> Unpacked:

@@ -52,13 +52,13 @@ def leading_zeros(module: Module, name: str, bits: Any) -> Any:
     count = []
     for level in reversed(range(levels)):
         half = 1 << level
-        upper = rest[half:]
         empty = Signal(name=f"{name}_empty_{half}")
-        following = Signal(half, name=f"{name}_rest_{half}")
-        module.d.comb += [empty.eq(upper == 0)]
-        module.d.comb += following.eq(Mux(empty, rest[:half], upper))
+        module.d.comb += empty.eq(rest[half:] == 0)
         count.append(empty)
-        rest = following
+        if level:
+            following = Signal(half, name=f"{name}_rest_{half}")
+            module.d.comb += following.eq(Mux(empty, rest[:half], rest[half:]))
+            rest = following
     zeros = Signal(range(width + 1), name=f"{name}_zeros")
     everything = Signal(name=f"{name}_none")
     module.d.comb += [everything.eq(bits == 0), zeros.eq(Mux(everything, width, Cat(*reversed(count))))]
