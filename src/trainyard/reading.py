@@ -59,10 +59,10 @@ LIMITS: Mapping[str, Limit] = {
     "store_rows":         Limit(10_000_000,  "",  "points in one file of a sweep's store"),
     "values":             Limit(10_000_000,  "",  "lists, objects and commas of a JSON file; a step of the zoo has 0.5 million"),
     "depth":              Limit(64,          "",  "lists in lists, tables in tables and parts of a dotted key"),
-    "expansion":          Limit(1000,        "",  "times the size of an archive that has more than 16 MiB; a step grows tenfold"),
+    "expansion":          Limit(200,         "",  "times the size of an archive that has more than 32 MiB; a step grows tenfold"),
 }
 # fmt: on
-FREE_EXPANSION_BYTES = 2**24
+FREE_EXPANSION_BYTES = 2**25
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _DOTTED = re.compile(r"""[^\s.=,\[\]{}#]+(?:[ \t]*\.[ \t]*[^\s.=,\[\]{}#]+)+""")
 """Words with dots between them, as a TOML key has."""
@@ -141,7 +141,7 @@ def reader(
                 return function(*values, **named)
             except TrainyardError as problem:
                 given = named.get(source, values[position] if position < len(values) else "")
-                _name_source(problem, given if source == "path" else "")
+                _name_source(problem, given if source in ("path", "name") else "")
                 raise
             except Exception as problem:
                 given = named.get(source, values[position] if position < len(values) else "")
@@ -198,6 +198,8 @@ def reason(problem: BaseException) -> str:
         return "it ends too early"
     if isinstance(problem, KeyError):
         return f"{message[:LONGEST_TEXT]} is missing"
+    if "Symlink loop" in message:
+        return "too many levels of symbolic links"
     if "null byte" in message or "null character" in message:
         return "a name cannot have a NUL character"
     if "integer string conversion" in message:
@@ -336,7 +338,7 @@ class Brackets:
             if len(inner) == len(left):
                 break
             left = inner
-        if left.count(b"[") + left.count(b"{") > self._most_depth:
+        if b"[]" in left or b"{}" in left or left.count(b"[") + left.count(b"{") > self._most_depth:
             raise over_limit("depth", self.subject)
         self._open = left[-2 * self._most_depth :]
 
