@@ -73,7 +73,7 @@ class Run:
             self.killers.setdefault(one.drawn.mutant.path, set()).add(one.test)
         for number, drawn in enumerate(self._chosen(room_mutants, found), 1):
             outcome, count = self._try(drawn, forks, self._tests(forks, drawn))
-            if not self.options.at:
+            if not self.options.at and not (self.options.match and outcome.kind in ("survived", "uncovered")):
                 records.append(self.results, drawn, outcome, count)
             mutant, took = drawn.mutant, f"{outcome.seconds:5.1f} s {count:4d} tests"
             say(
@@ -178,6 +178,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="of usual time of the tests that a mutant meets, quickest first"
     )
+    parser.add_argument("--match", default="", help="tests whose names match, as pytest's -k: those just written for survivors")
     parser.add_argument("--survivors", action="store_true", help="try again those that no test had noticed")
     parser.add_argument("--only", nargs="*", help="names of mutants")
     parser.add_argument("--at", nargs="*", help="all mutants of these lines, as dsc/unit.py:65; shown, not recorded")
@@ -198,6 +199,7 @@ def main() -> int:
     ]
     arguments = ["--doctest-modules", *map(str, folders), "-m", "not slow and not gpu", "-s"]
     arguments += ["--timeout", "120", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:terminal", "--rootdir", str(tree)]
+    arguments += ["-k", options.match] if options.match else []
     arguments += ["-o", "addopts=--strict-markers --import-mode=importlib"]
     return int(pytest.main(arguments, plugins=[Run(options, tree)]))
 
