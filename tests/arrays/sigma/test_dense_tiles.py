@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainyard.arrays import Sigma
@@ -28,6 +28,9 @@ sides = st.integers(1, 90)
 
 
 @pytest.mark.oracle
+@example(
+    Sigma(dpes=4, multipliers=16, bandwidth=40, streaming="limited", stationary="a"), [(2, 3, 4)], 1
+)  # one pass, no partial sums
 @given(arrays, st.lists(st.tuples(sides, sides, sides), min_size=1, max_size=8), st.integers(1, 3))
 def test_columns_are_the_events_of_each_tile(array: Sigma, sizes: list[tuple[int, int, int]], count: int) -> None:
     high, wide, deep = np.array(sizes, dtype=np.float64).T
