@@ -88,7 +88,7 @@ RESULT = {
     "config": {"type": "accelerator", "array": {"rows": 8}}, "version": "1",
 }  # fmt: skip
 MACHINE_WORDS = """npu tpu mcdla-b array device order scratchpad rows columns dram clock = = = ( ( ) ) , , . -1 0 1e400 nan 8MiB
- interleaved systolic(rows= true [ ] ' " tiling (1,2,3) 99999999999999999999999999999 1e99999999 a.toml base \0 \x1b \ud800""".split(
+ interleaved systolic(rows= true [ ] ' " tiling (1,2,3) 9999999999999999999999999 1e99999999 a.toml base \0 \x1b \ud800""".split(
     " "
 )
 MASK_WORDS = "sparsity ( ) A= G= W= , 0.5 -1 nan 2:4 seed= 1e999 cluster=channel samples= transposable= true ' \0 \ud800".split(" ")

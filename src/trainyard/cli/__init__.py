@@ -75,7 +75,7 @@ def _fail(message: str, code: int) -> int:
 
 def _version(show: bool) -> None:
     if show:
-        print(f"trainyard {VERSION}")
+        terminal.write(f"trainyard {VERSION}")
         raise typer.Exit
 
 

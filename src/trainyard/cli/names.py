@@ -83,7 +83,7 @@ def show(
         write_json(describe(shown), json_path)
     if json_path != "-":
         text = to_toml(shown, remarks(name, shown))
-        print(terminal.with_folded_comments(text), end="")
+        terminal.write_settings(text)
         _print_area(shown)
 
 
@@ -129,6 +129,6 @@ def _print_area(machine: object) -> None:
         return
     width, total = max(map(len, (*areas, "total"))), sum(areas.values())
     owner = "" if device is machine else " of one device"
-    print(terminal.with_folded_comments(f"\n# area{owner}: from tables of units and SRAM cells, or as its source has it\n"), end="")
+    terminal.write_settings(f"\n# area{owner}: from tables of units and SRAM cells, or as its source has it\n")
     for name, m2 in sorted({**areas, "total": total}.items(), key=lambda part: (part[0] == "total", -part[1])):
-        print(f"# {name:<{width}}  {m2 * 1e6:10.4g} mm2  {m2 / total:6.1%}")
+        terminal.write(f"# {name:<{width}}  {m2 * 1e6:10.4g} mm2  {m2 / total:6.1%}")

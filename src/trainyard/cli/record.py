@@ -8,6 +8,7 @@ import typer
 
 from trainyard.cli.options import writable
 from trainyard.errors import BadInput, TrainyardError
+from trainyard.report.terminal import write
 
 
 def record(
@@ -42,7 +43,7 @@ def record(
         if user_line(error, file) is None:  # not in the training step, so a fault of ours
             raise
         raise BadInput(f"the training step of {function} raised {in_user_code(error, file)}") from error
-    print(f"wrote {output}: {len(masks.specs)} masks at each of steps {', '.join(map(str, masks.steps))}")
+    write(f"wrote {output}: {len(masks.specs)} masks at each of steps {', '.join(map(str, masks.steps))}")
 
 
 def _shown(returned: object) -> str:

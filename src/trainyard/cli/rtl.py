@@ -106,9 +106,9 @@ def _list(json_path: str | None) -> None:
 def _show(design: Design) -> None:
     from trainyard.rtl.catalogue import parameter_rows
 
-    print(terminal.with_folded_comments(f"# {design.name}: {design.word}\n"), end="")
+    terminal.write_settings(f"# {design.name}: {design.word}\n")
     for key, _, meaning in parameter_rows(type(design)):
-        print(terminal.with_folded_comments(f"--{key} {design.parameters[key]}  # {meaning}\n"), end="")
+        terminal.write_settings(f"--{key} {design.parameters[key]}  # {meaning}\n")
     say(f"trainyard rtl {design.name} -o {design.name}.v writes its Verilog, --gates counts its gates")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import BadInput, MissingExtra
-from trainyard.report.terminal import say
+from trainyard.report.terminal import say, write
 from trainyard.units import parse
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -69,7 +69,7 @@ def serve(
         limit_concurrency=256,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    print(f"trainyard serves {address} (Ctrl-C ends it)", flush=True)
+    write(f"trainyard serves {address} (Ctrl-C ends it)")
     if opened:
         _open(address)
     server = uvicorn.Server(config)

@@ -10,7 +10,8 @@ import typer
 
 from trainyard.cli.faults import INTERRUPTED
 from trainyard.cli.options import Html, Json, makeable, writable
-from trainyard.report.terminal import progress, say, write_json
+from trainyard.report import visible
+from trainyard.report.terminal import progress, say, write, write_json
 from trainyard.units import parse
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _show_size(study: Study, folder: str, limit: int, json_path: str | None) -> 
         if json_path is not None:
             write_json({"trials": study.plan.trials, "workloads": len(study.workloads), "store": folder}, json_path)
         if json_path != "-":
-            print(f"{study.name}: a search of {study.plan.trials} trials, whose points follow from each other")
+            write(f"{study.name}: a search of {study.plan.trials} trials, whose points follow from each other")
         return
     keys = [point.key for point in materials.keyed(study.points(limit))]
     store = Store(folder) if os.path.exists(os.path.join(folder, MANIFEST)) else None
@@ -114,17 +115,16 @@ def _show_size(study: Study, folder: str, limit: int, json_path: str | None) -> 
         write_json({"points": len(keys), "settings": study.size, "stored": there, "store": folder}, json_path)
     if json_path != "-":
         same = "" if len(keys) == study.size else f" ({study.size} settings, of which some build the same machine)"
-        print(f"{study.name}: {len(keys)} points{same}, {there} of them in {folder}, {len(keys) - there} to run")
+        write(f"{study.name}: {len(keys)} points{same}, {there} of them in {folder}, {len(keys) - there} to run")
 
 
 def _show(study: Study, summary: Summary) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from trainyard.sweep.metrics import shown
 
-    console = Console()
+    console = visible.console()
     stopped = f" ({summary.timed_out} over the time limit)" if summary.timed_out else ""
     failed = f", {summary.failed} failed{stopped}" if summary.failed else ""
     console.print(

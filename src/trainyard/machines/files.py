@@ -17,6 +17,8 @@ from trainyard.files import write_text
 from trainyard.machines.build import describe, from_table
 from trainyard.reading import parse_toml, read_text, reader, require_within
 
+_CONTROL = re.compile("[\x7f-\x9f]")
+"""What TOML allows in a text, and a terminal obeys."""
 WIDEST = 40
 """Where the remarks begin at the latest."""
 
@@ -136,7 +138,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", json.dumps(value, ensure_ascii=False))
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):  # a line each
         return "[\n" + "".join(f"    {_toml(item)},\n" for item in value) + "]"
     if isinstance(value, list):

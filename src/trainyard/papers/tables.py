@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from trainyard.papers.ledger import Row, by_paper, number, paper_figure
 from trainyard.papers.pages import summary
+from trainyard.report import visible
 from trainyard.report.terminal import table_of
 
 SHORT = 6  # signs of a unit that fits beside its number
@@ -30,19 +31,21 @@ def short_unit(unit: str) -> str:
 
 def show_rows(rows: Sequence[Row], *, context: bool = False) -> None:
     """Paper, ours, ratio and verdict of each claim; the papers' parameters only on request."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = visible.console()
     for paper, group in by_paper(rows):
         console.print(Text(f"{paper}: {summary(group)}", "bold"))
         shown = [row for row in group if context or row.verdict != "context"]
         second = any(row.printed is not None for row in shown)
-        table = table_of("claim", "paper", "ours", *(["from printed inputs"] if second else []), "ratio", "verdict")
+        third = any(row.gates is not None for row in shown)
+        more = [*(["from printed inputs"] if second else []), *(["from gates"] if third else [])]
+        table = table_of("claim", "paper", "ours", *more, "ratio", "verdict")
         for row in shown:
             ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
             figure = f"{paper_figure(row)} {short_unit(row.claim.unit)}".strip()
-            texts = (row.id.partition(".")[2], figure, number(row.ours), *([number(row.printed)] if second else []), ratio)
+            further = [*([number(row.printed)] if second else []), *([number(row.gates)] if third else [])]
+            texts = (row.id.partition(".")[2], figure, number(row.ours), *further, ratio)
             table.add_row(*map(Text, texts), Text(row.verdict, COLOURS[row.verdict]))
         console.print(table)
         for row in shown:

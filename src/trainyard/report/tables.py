@@ -12,6 +12,7 @@ from trainyard.ir.plan import TaskClass
 from trainyard.report import assumptions, lines, savings
 from trainyard.report.lines import Breakdown, Line
 from trainyard.report.summaries.grid import console_of
+from trainyard.report.visible import one_line
 from trainyard.units import show as quantity
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | N
     from rich.text import Text
 
     console = console_of(console)
-    console.print(Text(lines.title(result), "bold"))
+    console.print(Text(one_line(lines.title(result)), "bold"))
     if result.about:
         _say(console, result.about, style="dim")
     for shortage in result.shortages:
@@ -70,7 +71,8 @@ def compare(results: Sequence[Result], console: Console | None = None) -> None:
         raise BadInput("nothing to compare: no results were given")
     console = console_of(console)
     first = results[0]
-    console.print(Text(f"{first.workload}, batch {first.batch}: speedup is in samples/s over {first.machine}", "bold"))
+    title = f"{first.workload}, batch {first.batch}: speedup is in samples/s over {first.machine}"
+    console.print(Text(one_line(title), "bold"))
     columns = compared(results)
     grid = [[column.head for column in columns], *([column.cell(result) for column in columns] for result in results)]
     by_column = [list(column) for column in zip(*grid, strict=True)]
@@ -139,7 +141,7 @@ def _print_grid(console: Console, grid: Sequence[Sequence[str]]) -> None:
     for number, (column, width) in enumerate(zip(columns, shared_room(columns, console.width), strict=True)):
         table.add_column(Text(column[0]), justify="left" if number == 0 else "right", overflow="fold", width=width)
     for row in grid[1:]:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     console.print(table)
 
 
@@ -276,6 +278,7 @@ def tail(label: str, width: int) -> str:
     >>> tail("model.encoder.layer.11.attention", 16)
     '…er.11.attention'
     """
+    label = one_line(label)
     return label if len(label) <= width else f"…{label[1 - width :]}"
 
 

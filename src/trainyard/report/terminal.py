@@ -13,6 +13,8 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from trainyard.progress import ProgressCallback, listening, no_progress
+from trainyard.report.visible import console as console_on
+from trainyard.report.visible import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,7 +56,7 @@ def close_stdout() -> None:
 
 
 def write_json(value: Any, path: str) -> None:
-    text = json.dumps(value, indent=2, default=str, allow_nan=False)
+    text = json.dumps(value, indent=2, default=str, allow_nan=False).replace("\x7f", "\\u007f")
     if path == "-":
         print(text)
         return
@@ -66,14 +68,21 @@ def write_json(value: Any, path: str) -> None:
 
 def say(message: str) -> None:
     """One line on stderr; a terminal gets it broken between words."""
+    message = visible(message)
     if sys.stderr.isatty():
         width = os.get_terminal_size(sys.stderr.fileno()).columns
         message = textwrap.fill(message, width or 80, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
     print(message, file=sys.stderr)
 
 
+def write(text: str) -> None:
+    """Text on stdout as it is, but for control characters."""
+    print(visible(text), flush=True)
+
+
 def write_text_lines(text: str) -> None:
     """Text on stdout; lines that a terminal is too narrow for go on between words, two signs deeper than they begin."""
+    text = visible(text)
     if sys.stdout.isatty():
         width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
         text = "\n".join(part for line in text.split("\n") for part in folded_line(line, width))
@@ -101,6 +110,11 @@ def with_folded_comments(text: str) -> str:
         return text
     width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
     return "".join(f"{part}\n" for line in text.splitlines() for part in folded_comment(line, width))
+
+
+def write_settings(text: str) -> None:
+    """Lines of a TOML file on stdout, their comments folded."""
+    write(with_folded_comments(text).removesuffix("\n"))
 
 
 def folded_comment(line: str, width: int) -> list[str]:
@@ -158,7 +172,6 @@ class Bar:
     """One line: what is under way, a bar, the time so far and the time left. It moves to and fro while nothing is known."""
 
     def __init__(self, what: str) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.table import Column
 
@@ -168,7 +181,7 @@ class Bar:
         text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis"))
         times = [kind(table_column=Column(width=7, no_wrap=True)) for kind in (TimeElapsedColumn, TimeRemainingColumn)]
         track = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8))
-        self._progress = Progress(text, track, *times, console=Console(stderr=True), transient=True, expand=True)
+        self._progress = Progress(text, track, *times, console=console_on(stderr=True), transient=True, expand=True)
         self._task = self._progress.add_task(what, total=None)
 
     def start(self) -> None:
@@ -229,10 +242,9 @@ def table_of(*columns: str) -> Table:
 
 def show_sensitivity(sensitivity: SensitivityResult, top: int = TOP) -> None:
     """What each change does to the metric, the most valuable first; what moves nothing is counted; then what pairs do together."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = console_on()
     console.print(Text(f"{sensitivity.title}: what each assumption and parameter is worth in {sensitivity.metric}", "bold"))
     moving = [effect for effect in sensitivity if effect.size and not effect.error]
     if not moving:
@@ -255,7 +267,6 @@ def show_sensitivity(sensitivity: SensitivityResult, top: int = TOP) -> None:
 
 
 def _effects_table(effects: Sequence[ChangeEffect], metric: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from trainyard.report.lines import value_text
@@ -267,11 +278,10 @@ def _effects_table(effects: Sequence[ChangeEffect], metric: str) -> None:
         before, after = number_text(effect.before, metric), number_text(effect.after, metric)
         texts = (effect.name, value, alternative, before, after, f"{100 * effect.change:+.1f} %")
         table.add_row(*map(Text, texts))
-    Console().print(table)
+    console_on().print(table)
 
 
 def _pairs_table(pairs: Sequence[Pair]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from trainyard.report.lines import changed_text
@@ -281,7 +291,7 @@ def _pairs_table(pairs: Sequence[Pair]) -> None:
         alone = f"{100 * pair.first.change:+.1f} %, {100 * pair.second.change:+.1f} %"
         together = ("not possible", "") if pair.error else (f"{100 * pair.change:+.1f} %", f"{100 * pair.interaction:+.1f} %")
         table.add_row(*map(Text, (changed_text(pair.first), changed_text(pair.second), alone, *together)))
-    Console().print(table)
+    console_on().print(table)
 
 
 def sensitivity_as_dict(sensitivity: SensitivityResult) -> dict[str, Any]:
@@ -319,10 +329,9 @@ def effect_as_dict(effect: ChangeEffect) -> dict[str, Any]:
 
 def show_names(kinds: Mapping[str, Mapping[str, str]]) -> None:
     """Names by kind with one line about each."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = console_on()
     for kind, names in kinds.items():
         console.print(Text(kind, "bold"))
         width = max(map(len, names), default=0)

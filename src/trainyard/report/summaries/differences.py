@@ -16,6 +16,7 @@ from trainyard.errors import BadInput, quoted
 from trainyard.reading import read_json, reader
 from trainyard.report.frames import pandas_module
 from trainyard.report.summaries.grid import console_of, html_grid, print_grid
+from trainyard.report.visible import one_line
 from trainyard.results.result import Result
 from trainyard.units import show, unit_of_field
 
@@ -111,8 +112,8 @@ class Difference:
         from rich.text import Text
 
         console = console_of(console)
-        console.print(Text(f"before: {self.before}"))
-        console.print(Text(f"after:  {self.after}"))
+        console.print(Text(one_line(f"before: {self.before}")))
+        console.print(Text(one_line(f"after:  {self.after}")))
         if self.same:
             console.print(Text("nothing differs", "bold"))
             return

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from trainyard.report import visible
+from trainyard.report.visible import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,10 +20,8 @@ def console_of(console: Console | None = None) -> Console:
     """The console of a command; a file has no width of its own, and 80 columns would cut names."""
     if console is not None:
         return console
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPED_WIDTH)
+    own = visible.console()
+    return own if own.is_terminal else visible.console(width=PIPED_WIDTH)
 
 
 def print_grid(
@@ -54,7 +55,7 @@ def print_grid(
             Text(heads[place]), footer=footer, justify="left" if left else "right", overflow="fold", no_wrap=not left
         )  # fmt: skip
     for row in rows[: len(rows) - total]:
-        table.add_row(*(Text(row[place]) for place in shown))
+        table.add_row(*(Text(one_line(row[place])) for place in shown))
     console.print(table)
     return left_out
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.ir import Op, Phase, Role, Step
 from trainyard.report.frames import pandas_module
 from trainyard.report.summaries.grid import console_of, html_grid, print_grid
+from trainyard.report.visible import one_line
 from trainyard.units import show
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class ModelSummary:
         from rich.text import Text
 
         console = console_of(console)
-        console.print(Text(self.title, "bold"))
+        console.print(Text(one_line(self.title), "bold"))
         shown = self.layers if top is None else self.layers[:top]
         rows = [_cells(layer) for layer in shown]
         if len(shown) < len(self.layers):
