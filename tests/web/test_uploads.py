@@ -25,6 +25,7 @@ from trainyard.errors import BadInput, TrainyardError
 from trainyard.machines import save_toml, write_cfg
 from trainyard.masks.recorded import MaskWriter
 from trainyard.web.app import create_app
+from trainyard.web.folders import LOCK
 from trainyard.web.recognition import kind_of, recognised, unpacked
 from trainyard.web.settings import Settings
 from trainyard.web.uploads import shown_name
@@ -202,7 +203,7 @@ def test_a_program_is_pointed_to_the_command_that_makes_a_step(client: Any) -> N
 def test_errors_of_a_worker_leave_nothing_behind(client: Any) -> None:
     folder = client.app.state.server.uploads.folder
     kept = {Path(upload.path).name for upload in client.app.state.server.uploads}
-    assert {path.name for path in folder.iterdir()} == kept
+    assert {path.name for path in folder.iterdir()} == {*kept, LOCK}
 
 
 @given(st.text(max_size=300))

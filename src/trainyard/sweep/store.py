@@ -113,7 +113,7 @@ class Store:
         _parquet()
         about = {"format": FORMAT, "version": FORMAT_VERSION, "name": study.get("name"), "trainyard": VERSION, "study": study}
         about |= {} if points is None else {"points": points}
-        content = _manifest_bytes(about)
+        content = manifest_bytes(about)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             strange = [
@@ -251,7 +251,7 @@ def _unfinished(entry: Path) -> bool:
     return entry.name.startswith(".") and entry.name.endswith(PART)
 
 
-def _manifest_bytes(about: Mapping[str, Any]) -> bytes:
+def manifest_bytes(about: Mapping[str, Any]) -> bytes:
     """JSON with its seal at the end, after all that a study may say."""
     text = json.dumps(about, indent=2, sort_keys=True, ensure_ascii=False, default=str)
     return seals.seal(f'{text.removesuffix("}").rstrip()},\n  "seal": "{seals.OPEN}"\n}}\n'.encode())

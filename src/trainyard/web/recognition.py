@@ -7,7 +7,6 @@ stores Parquet, machines TOML or SCALE-Sim's INI; what a machine file names is k
 from __future__ import annotations
 
 import configparser
-import json
 import re
 import shutil
 import zlib
@@ -75,11 +74,11 @@ def _keep(path: Path, kind: Kind, content: bytes) -> None:
     if kind != "store":
         path.write_bytes(content)
         return
-    from trainyard.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
+    from trainyard.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS, manifest_bytes
 
     path.mkdir(exist_ok=True)
     (path / POINTS).write_bytes(content)
-    (path / MANIFEST).write_text(json.dumps({"format": FORMAT, "version": FORMAT_VERSION, "study": {}}))
+    (path / MANIFEST).write_bytes(manifest_bytes({"format": FORMAT, "version": FORMAT_VERSION, "study": {}}))
 
 
 def remove(path: Path) -> None:
