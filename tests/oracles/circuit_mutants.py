@@ -49,7 +49,7 @@ def _places(fragment: Any, path: str = "") -> Iterator[tuple[str, Callable[[], N
         for holder, number in _assigns(statements):
             assign = holder[number]
             if domain != "comb":
-                yield f"{path}: register {assign.lhs!r} dropped", _dropper(holder, number)
+                yield f"{path}: register {assign.lhs!r} dropped", _dropper(fragment, domain, holder, number)
             for switch in _multiplexers(assign.rhs):
                 if len(switch.cases) > 1 and not _same(switch.cases[0][1], switch.cases[1][1]):
                     yield f"{path}: inputs of {switch!r} swapped", _swapper(switch)
@@ -85,8 +85,13 @@ def _same(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)
 
 
-def _dropper(holder: Any, number: int) -> Callable[[], None]:
-    return lambda: holder.__delitem__(number)
+def _dropper(fragment: Any, domain: str, holder: Any, number: int) -> Callable[[], None]:
+    def drop() -> None:
+        del holder[number]
+        if not fragment.statements[domain]:
+            del fragment.statements[domain]
+
+    return drop
 
 
 def _swapper(switch: Any) -> Callable[[], None]:

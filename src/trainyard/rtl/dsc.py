@@ -176,15 +176,15 @@ class TokenArbiter(Component):
         for other in candidates[1:]:
             better = (other.rank > best.rank) | ((other.rank == best.rank) & (other.place < best.place))
             take = other.valid & (~best.valid | better)
-            fields = (Mux(take, theirs, ours) for theirs, ours in zip(other[1:], best[1:], strict=True))
+            fields = (ours if theirs is ours else Mux(take, theirs, ours) for theirs, ours in zip(other[1:], best[1:], strict=True))
             best = _copied(m, m.d.comb, Candidate(best.valid | other.valid, *fields))
         return best
 
 
 def _copied(m: Module, domain: Any, candidate: Candidate) -> Candidate:
     """The candidate in signals of its own: wires (comb) or registers (sync)."""
-    copy = Candidate(*(Signal(len(value)) for value in candidate))
-    domain += [signal.eq(value) for signal, value in zip(copy, candidate, strict=True)]
+    copy = Candidate(*(value if isinstance(value, Const) else Signal(len(value)) for value in candidate))
+    domain += [signal.eq(value) for signal, value in zip(copy, candidate, strict=True) if signal is not value]
     return copy
 
 

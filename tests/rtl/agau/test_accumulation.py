@@ -29,6 +29,7 @@ LONG = 10_000
         (AgauDesign(inputs=3, width_bits=32, number="int32", buffer_bytes=16, ports=1, adder_cycles=2), 300),
         (AgauDesign(inputs=2, width_bits=32, number="int32", buffer_bytes=4, adder_cycles=1, multiplier_cycles=1), 200),
         (AgauDesign(inputs=5, width_bits=32, buffer_bytes=32, ports=2), 200),
+        (AgauDesign(inputs=8, width_bits=32, number="int32", buffer_bytes=32, ports=3, adder_cycles=1), 200),
     ],
     ids=str,
 )

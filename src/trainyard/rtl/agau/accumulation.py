@@ -118,7 +118,6 @@ class AccumulationUnit(Component):
         ]
         with m.If(~self.busy & self.start):
             m.d.sync += [self.busy.eq(1), contributions.eq(self.contributions), left.eq(self.contributions), beats.eq(self.beats)]
-            m.d.sync += [beat.eq(0), loaded.eq(0)]
         with m.Elif(complete):
             m.d.sync += [loaded.eq(0), beat.eq(beat + 1)]
             with m.If(beat + 1 == size):
@@ -136,9 +135,9 @@ class AccumulationUnit(Component):
         for port in range(self.ports):
             target = loaded + port + partial
             with m.If(self.ready & (loaded + port < share)):
-                for leaf, register_ in enumerate(leaves):
+                for leaf in range(port, agau.inputs):
                     with m.If(target == leaf):
-                        m.d.sync += register_.eq(self.words.word_select(port, agau.width_bits))
+                        m.d.sync += leaves[leaf].eq(self.words.word_select(port, agau.width_bits))
         return leaves
 
     def _partial_sums(self, m: Module, arriving: Signal, taken: Value, total: Value, leaf: Signal, from_tree: Signal) -> Value:

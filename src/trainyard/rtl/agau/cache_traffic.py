@@ -202,7 +202,7 @@ class _Traffic:
 
     def _command(self) -> Inputs:
         """What reaches the cache under test in this cycle."""
-        own, acknowledges = self.caches[0], self.rng.random() < 0.2  # late, so that operations meet lines that are written back
+        own, acknowledges = self.caches[0], self.rng.random() < 0.05  # late, so that operations meet lines that are written back
         arrived = [entry for entry in self.flight if entry[1].target == 0 and (acknowledges or entry[1].kind != "PutAck")]
         if arrived and self.rng.random() < 0.6:
             number, message = entry = self.rng.choice(arrived)

@@ -56,10 +56,9 @@ class Pending(NamedTuple):
 
 
 class Writeback(NamedTuple):
-    """An entry of the write-back buffer: in MI it has the line's words, invalidated (II) it only waits."""
+    """An entry of the write-back buffer: a line in MI or II. Both are one state here: the home asks for its words once at most."""
 
     waits: Signal
-    owned: Signal
     line: Signal
     words: Signal
 
@@ -118,7 +117,7 @@ class ParameterCacheControl(Component):
         way = Way(*(_selected(m, chosen, [each[field] for each in ways]) for field in range(len(Way._fields))))
         written_back = [entry.waits & (entry.line == self.line) for entry in buffer]
         entry_words = _selected(m, written_back, [entry.words for entry in buffer])
-        owned = Cat(*(here & entry.owned for here, entry in zip(written_back, buffer, strict=True))).any()
+        owned = Cat(*written_back).any()
         replaced = Signal()  # an owned line has to make room
         m.d.comb += replaced.eq(~hit & (way.state == MODIFIED))
         full = Cat(*(entry.waits for entry in buffer)).all()
@@ -128,7 +127,7 @@ class ParameterCacheControl(Component):
         refused, performs, misses, fills = Signal(), Signal(), Signal(), Signal()
         waiting = (way.state == WAITS_TO_READ) | (way.state == WAITS_TO_WRITE) | (way.state == WAITS_FOR_GRANT)
         m.d.comb += [
-            refused.eq(operates & (Cat(*written_back).any() | (replaced & full))),
+            refused.eq(operates & (owned | (replaced & full))),
             performs.eq(operates & ~refused & hit & ((way.state == MODIFIED) | ((way.state == SHARED) & is_load))),
             misses.eq(operates & ~refused & ~performs),
             fills.eq(hit & ((message["Data"] & waiting) | (message["Grant"] & (way.state == WAITS_FOR_GRANT)))),
@@ -157,7 +156,7 @@ class ParameterCacheControl(Component):
         return m
 
     def _entry(self) -> tuple[tuple[str, int], ...]:
-        return ("waits", 1), ("owned", 1), ("written_line", len(self.line)), ("written_words", self.row_bits)
+        return ("waits", 1), ("written_line", len(self.line)), ("written_words", self.row_bits)
 
     def _line_of(self, tag: Value) -> Value:
         return Cat(self.line[: self.set_bits], tag)
@@ -259,14 +258,11 @@ class ParameterCacheControl(Component):
     def _next_buffer(
         self, m: Module, buffer: list[Writeback], here: list[Value], enters: Value, way: Way, message: dict[str, Value]
     ) -> None:
-        """A replaced line enters a free entry; it is given away on demand, and leaves when the home has acknowledged it."""
+        """A replaced line enters a free entry, and leaves when the home has acknowledged it."""
         before: Value = Const(1, 1)  # all entries before this one are taken
         for entry, found in zip(buffer, here, strict=True):
             with m.If(enters & before & ~entry.waits):
-                m.d.sync += [entry.waits.eq(1), entry.owned.eq(1), entry.line.eq(self._line_of(way.tag))]
-                m.d.sync += entry.words.eq(way.words)
-            with m.If(found & (message["Inv"] | message["FwdGetS"])):
-                m.d.sync += entry.owned.eq(0)
+                m.d.sync += [entry.waits.eq(1), entry.line.eq(self._line_of(way.tag)), entry.words.eq(way.words)]
             with m.If(found & message["PutAck"]):
                 m.d.sync += entry.waits.eq(0)
             before = before & entry.waits

@@ -65,7 +65,8 @@ class ReductionTree(Component):
                 sums.append(self._added(m, name, words[place], words[place + 1], filled[place + 1]))
             else:
                 sums.append(delayed(m, name, words[place], cycles))
-            counts.append(delayed(m, f"{name}_filled", filled[place], cycles))
+            # the first word is on the right of no adder, and nobody asks whether it counts
+            counts.append(delayed(m, f"{name}_filled", filled[place], cycles) if place else Const(1, 1))
         return sums, counts
 
     def _added(self, m: Module, name: str, left: Value, right: Value, counts: Value) -> Value:
