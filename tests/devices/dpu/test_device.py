@@ -84,6 +84,16 @@ def test_power_at_full_load_is_the_published_one() -> None:
     assert 0.2 < (UPMEM.full_load_w - UPMEM.static_w) / published < 0.4
 
 
+@pytest.mark.parametrize(("dpu", "port_bytes"), [(UPMEM, 4 / 3), (MAC_DPU, MAC_DPU.wram_bytes_per_cycle)])
+def test_power_at_full_load_is_cycles_of_lanes_or_instructions_the_port_of_wram_and_transfers(dpu: Dpu, port_bytes: float) -> None:
+    """In every cycle: an instruction, every third one a word of WRAM, or all lanes and the whole port; transfers beside it."""
+    joules = dpu.joules
+    each_cycle = dpu.mac_lanes * joules["mac"] if dpu.mac_lanes else joules["instruction"]
+    each_byte = joules["mram_read_byte"] + joules["wram_write_byte"]
+    expected = dpu.clock_hz * (each_cycle + port_bytes * joules["wram_read_byte"]) + dpu.peaks.dram_bytes_per_s * each_byte
+    assert dpu.full_load_w == pytest.approx(expected + dpu.static_w)
+
+
 @pytest.mark.oracle
 @settings(max_examples=200, deadline=None)
 @given(
