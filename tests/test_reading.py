@@ -317,6 +317,8 @@ BOMBS: dict[str, tuple[Reads, Callable[[], bytes], str]] = {
     "deep.toml":           (load_toml,     lambda: b"\n".join([b"a = ", DEEP[:900], *[b"["] * 900]), "more than 64 lists"),
     "dotted.toml":         (Study.load,    lambda: b".".join([b"a"] * 50_000) + b" = 1", "more than 64 lists"),
     "quoted.toml":         (Study.load,    lambda: b"x = {" + b".".join([b'"!"'] * 50_000) + b" = 1}", "more than 64 lists"),
+    "word.toml":           (Study.load,    lambda: b"a" * 1_000_000, "after a key"),
+    "words.toml":          (Study.load,    lambda: b"a \t" * 300_000 + b".", "after a key"),
     "large.toml":          (Study.load,    lambda: b"# remark\n" * 200_000, "more than 1 MiB of a study file"),
     "line.toml":           (load_toml,     lambda: b"# " + b"a" * 2000, "more than 1000 characters of a line"),
     "deep.yaml":           (read_timeloop, lambda: DEEP[:60_000], "more than 64 lists"),
