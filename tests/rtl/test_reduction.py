@@ -68,7 +68,7 @@ def groupings(lanes: int) -> Iterator[list[int]]:
 def test_every_grouping_of_8_lanes_reduces_as_in_the_simulator(name: str) -> None:
     design = design_of(name, {"lanes": 8, "number": "e5m10"})
     chance, stimulus = random.Random(0), list[Inputs]()
-    for vec_ids in groupings(8):
+    for vec_ids in [*groupings(8), *groupings(8)]:
         stimulus.append({"configure": 1, **grouping_inputs(vec_ids)})
         products = {f"product_{lane}": finite_bits(format_of("e5m10"), chance) for lane in range(8)}
         stimulus += [{**products, "valid": 1}, *[{}] * (2 if name != "chain" else 7)]

@@ -92,13 +92,15 @@ class BenesNetwork(Component):
 
     def _level(self, m: Module, level: int, select: Any, straight: list[Any], across: list[Any]) -> tuple[list[Any], list[Any]]:
         """What leaves the switches of a level, by the switch of the next level where it arrives."""
+        far = stride(level, self._levels)
+        ends_unused = far == 0 and not self._textbook  # the diagonals of the last level lead nowhere
         down, slant = [], []
         for j in range(self._switches):
             outputs = [Signal(self._width, name=f"{name}_{level}_{j}") for name in ("down", "slant")]
-            m.d.comb += [out.eq(Mux(select[2 * j + bit], across[j], straight[j])) for bit, out in enumerate(outputs)]
+            for bit, out in enumerate(outputs[:1] if ends_unused else outputs):
+                m.d.comb += out.eq(Mux(select[2 * j + bit], across[j], straight[j]))
             down.append(outputs[0])
             slant.append(outputs[1])
-        far = stride(level, self._levels)
         return down, [slant[j ^ far] for j in range(self._switches)]
 
 
