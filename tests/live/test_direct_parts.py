@@ -269,6 +269,14 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         direct.load(tmp_path, model=other)
 
 
+@pytest.mark.parametrize("content", ["", "[", "[]", "{}", '{"size": 1}', '{"size": NaN}', "[" * 5000, '"\\ud800"'])
+def test_a_damaged_checkpoint_is_one_line_that_names_it(tmp_path: Path, content: str) -> None:
+    direct.save(tmp_path, step=1, model=nn.Linear(2, 1))
+    (tmp_path / "latest.json").write_text(content)
+    with pytest.raises(BadInput, match=str(tmp_path)):
+        direct.load(tmp_path, model=nn.Linear(2, 1))
+
+
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> Any:
@@ -276,6 +284,6 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
 
     direct.save(tmp_path, step=1, model=nn.Linear(2, 1))
     torch.save({"parts": Bomb()}, tmp_path / "step-00000001" / "rank-0.pt")
-    with pytest.raises(Exception, match="weights_only"):
+    with pytest.raises(BadInput, match="Weights only load failed"):
         direct.load(tmp_path, model=nn.Linear(2, 1))
     assert not (tmp_path / "exploded").exists()
