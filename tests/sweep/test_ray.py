@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,33 @@ def test_a_point_that_kills_its_process_is_recorded_and_the_others_are_run(addre
     (failed,) = [record for record in records if record.failed]
     assert failed.settings["array.rows"] == 64
     assert "its process ended" in failed.error
+
+
+class Endless(Materials):
+    """Materials whose machine of 64 rows never ends."""
+
+    def run(self, point: Any) -> Any:
+        if point.settings["array.rows"] == 64 and point.settings["order"] == "sequential":
+            time.sleep(600)
+        return Materials.run(self, point)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_point_over_the_time_limit_is_recorded_and_the_others_are_run(address: str) -> None:
+    from trainyard.sweep.on_ray import Cluster
+
+    study = Study.from_table({**TABLE, "axes": {"array.rows": [32, 64], "order": ["sequential", "interleaved"]}})
+    plain = Materials.of(study)
+    materials = Endless(plain.steps, plain.masks, plain.machines, plain.plain, plain.extra_metrics, plain.code)
+    executor = Cluster(address, point_s=5.0)
+    try:
+        records = list(executor.map(plain.keyed(study.points()), materials))
+    finally:
+        executor.close()
+    (failed,) = [record for record in records if record.failed]
+    assert (len(records), failed.settings["array.rows"]) == (4, 64)
+    assert "or it took longer than 5 s" in failed.error
 
 
 def test_no_cluster_at_an_address_is_reported() -> None:
