@@ -55,6 +55,17 @@ class Pending(NamedTuple):
     expected: Value
 
 
+class Step(NamedTuple):
+    """What a command does: an operation is performed or misses, or a message fills the line that a miss waits for."""
+
+    hit: Value
+    is_load: Value
+    performs: Value
+    misses: Value
+    fills: Value
+    message: dict[str, Value]
+
+
 class Writeback(NamedTuple):
     """An entry of the write-back buffer: a line in MI or II. Both are one state here: the home asks for its words once at most."""
 
@@ -134,7 +145,8 @@ class ParameterCacheControl(Component):
         ]
         new_words, old = self._operation_unit(m, Mux(message["Data"], self.words, way.words), misses, receives)
         leaves = hit & (way.state == MODIFIED) & (message["Inv"] | message["FwdGetS"])
-        self._next_way(m, way, hit, misses, fills, message, is_load, write, chosen, new_words, performs, ways)
+        step = Step(hit, is_load, performs, misses, fills, message)
+        self._next_set(m, ways, chosen, way, step, write, new_words)
         self._next_buffer(m, buffer, written_back, misses & replaced, way, message)
         m.d.sync += [
             self.performed.eq(performs | fills),
@@ -228,32 +240,34 @@ class ParameterCacheControl(Component):
         is_nan, zeros = old[: BITS - 1] > FP32.infinity, (old | operation.expected)[: BITS - 1] == 0
         return (equal & ~is_nan) | zeros, adder.sum
 
-    def _next_way(
-        self, m: Module, way: Way, hit: Value, misses: Value, fills: Value, message: dict[str, Value], is_load: Value,
-        write: list[Any], chosen: list[Value], new_words: Value, performs: Value, ways: list[Way],
-    ) -> None:  # fmt: skip
+    def _next_set(
+        self, m: Module, ways: list[Way], chosen: list[Value], way: Way, step: Step, write: list[Any], words: Value
+    ) -> None:
         """State, tag and age of the chosen way, the ages of the others, and the words of an operation that was performed."""
         state = Signal(STATE_BITS)
         m.d.comb += state.eq(way.state)
-        with m.If(misses):
-            m.d.comb += state.eq(Mux(hit, WAITS_FOR_GRANT, Mux(is_load, WAITS_TO_READ, WAITS_TO_WRITE)))
-        with m.Elif(fills):
+        with m.If(step.misses):
+            m.d.comb += state.eq(Mux(step.hit, WAITS_FOR_GRANT, Mux(step.is_load, WAITS_TO_READ, WAITS_TO_WRITE)))
+        with m.Elif(step.fills):
             m.d.comb += state.eq(Mux(way.state == WAITS_TO_READ, SHARED, MODIFIED))
-        with m.Elif(message["Inv"] & ((way.state == MODIFIED) | (way.state == SHARED))):
+        with m.Elif(step.message["Inv"] & ((way.state == MODIFIED) | (way.state == SHARED))):
             m.d.comb += state.eq(INVALID)
-        with m.Elif(message["Inv"] & (way.state == WAITS_FOR_GRANT)):
+        with m.Elif(step.message["Inv"] & (way.state == WAITS_FOR_GRANT)):
             m.d.comb += state.eq(WAITS_TO_WRITE)
-        with m.Elif(message["FwdGetS"] & (way.state == MODIFIED)):
+        with m.Elif(step.message["FwdGetS"] & (way.state == MODIFIED)):
             m.d.comb += state.eq(SHARED)
-        used, rows = misses | performs, list[Value]()
+        used, rows = step.misses | step.performs, list[Value]()
         for other, here in zip(ways, chosen, strict=True):
             younger = Mux(used & (other.age < way.age), other.age + 1, other.age)
             age = Signal(self.age_bits)
             m.d.comb += age.eq(Mux(used & here, 0, younger))
-            rows += [Mux(misses & here, self.line[self.set_bits :], other.tag), Mux(here, state, other.state), age]
-        m.d.comb += [write[0].en.eq(used | (hit & (fills | message["Inv"] | message["FwdGetS"]))), write[0].data.eq(Cat(*rows))]
+            rows += [Mux(step.misses & here, self.line[self.set_bits :], other.tag), Mux(here, state, other.state), age]
+        m.d.comb += [
+            write[0].en.eq(used | (step.hit & (step.fills | step.message["Inv"] | step.message["FwdGetS"]))),
+            write[0].data.eq(Cat(*rows)),
+        ]
         for port, here in zip(write[1:], chosen, strict=True):
-            m.d.comb += [port.en.eq(here & (performs | fills)), port.data.eq(new_words)]
+            m.d.comb += [port.en.eq(here & (step.performs | step.fills)), port.data.eq(words)]
 
     def _next_buffer(
         self, m: Module, buffer: list[Writeback], here: list[Value], enters: Value, way: Way, message: dict[str, Value]
