@@ -9,6 +9,7 @@ own; `--survivors` tries again what none of these had noticed, with all tests of
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import shutil
@@ -188,6 +189,12 @@ def main() -> int:
         return page.write(ROOT)
     if options.room is None:
         parser.error("which room? one of " + ", ".join(ROOMS))
+    (ROOT / "out" / "mutation" / options.room).mkdir(parents=True, exist_ok=True)
+    lock = (ROOT / "out" / "mutation" / options.room / "lock").open("w")
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        parser.error(f"another run is at work on {options.room}: its copy of the tree is in use")
     tree = copy_of_the_tree(options.room)
     os.environ["NUMBA_CACHE_DIR"] = str(copy_of_the_compiled_loops(tree))
     os.environ["PYTHONPATH"] = str(tree / "src")
