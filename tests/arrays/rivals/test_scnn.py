@@ -205,3 +205,10 @@ def test_it_is_an_array_and_refuses_what_it_cannot_be():
         Scnn().cost(MatMul(2, 2, 2, count=2), b=np.ones((2, 2)))
     with pytest.raises(BadInput, match="do not multiply"):
         Scnn().execute(np.ones((2, 3)), np.ones((2, 3)))
+
+
+def test_the_granule_is_a_group_of_outputs_that_fills_the_accumulators_of_an_element():
+    scnn = Scnn(banks=32, bank_entries=32, high=4, wide=4, elements=1024)
+    assert scnn.granule() == (32 * 32 // 4, 32 * 32 // 4, 256)
+    assert replace(scnn, weights="a").granule() == (256, 1024 * 4, 256)
+    assert replace(scnn, weights="b").granule() == (1024 * 4, 256, 256)
