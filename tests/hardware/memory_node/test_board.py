@@ -206,3 +206,7 @@ def test_invalid_names_and_ratios_raise():
     with pytest.raises(BadInput, match="whole number of bytes"):
         MemoryNode().transfer_s(-1)
     assert len(MODULES) == 5
+
+
+def test_a_tensor_of_no_elements_is_not_compressed():
+    assert SQUEEZE.measured(np.zeros(0, np.bool_), element_bytes=4).ratio == 1.0
