@@ -93,7 +93,8 @@ def gates(keys: list[str]) -> None:
     def show(done: int, total: int, message: str = "", /) -> None:
         print(f"  {done}/{total} {message} ({time.monotonic() - began:.0f} s)", flush=True)
 
-    table.write(table.measured(keys or None, show, WORKERS))
+    for key, found in table.measured(keys or None, show, WORKERS):
+        table.write({key: found})
     print(f"wrote {table.PATH.name}")
 
 

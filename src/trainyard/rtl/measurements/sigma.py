@@ -75,17 +75,46 @@ def reduction_cases() -> Iterator[Case]:
         )
 
 
+def one_route(design: BenesDesign) -> list[Inputs]:
+    """New values in every cycle on the routes of one vector, as they are streamed past stationary ones."""
+    chance, width = random.Random(3), design.width
+    route = next(row for row in design.stimulus(8, seed=5) if row.get("start"))
+    return [{**route, **{f"value_{port}": chance.getrandbits(width) for port in range(design.ports)}} for _ in range(VECTORS)]
+
+
 def benes_cases() -> Iterator[Case]:
     for ports in BENES_PORTS:
-        yield case_of(BenesDesign(ports=ports), f"benes/{ports}", cycles=100)
-    yield case_of(BenesDesign(ports=64, textbook=True), "benes-textbook/64", cycles=100)
+        design = BenesDesign(ports=ports)
+        yield case_of(design, f"benes/{ports}", cycles=100, busy=partial(one_route, design))
+
+
+def full_flex_dpe(multipliers: int) -> list[Inputs]:
+    """A vector in every cycle, straight down, through one dot product over all lanes; the first is kept as stationary values."""
+    chance, everything = random.Random(4), (1 << multipliers) - 1
+    rows: list[Inputs] = []
+    for cycle in range(VECTORS):
+        values = {f"value_{lane}": finite_bits(FP32, chance) for lane in range(multipliers)}
+        fold = {"configure": 1, **grouping_inputs([0] * multipliers)} if cycle == 0 else {}
+        rows.append({**values, **fold, "enable": everything, "start": 1, "load": int(cycle == 0), "valid": int(cycle > 0)})
+    return rows
+
+
+def full_array(rows: int, columns: int) -> list[Inputs]:
+    """Weights for as many cycles as it takes to fill the array, then an input for every row in every cycle."""
+    chance, table = random.Random(5), list[Inputs]()
+    for cycle in range(rows + columns + VECTORS):
+        loading = cycle < rows + columns
+        weights = {f"weight_{column}": finite_bits(FP32, chance) if loading else 0 for column in range(columns)}
+        inputs = {f"input_{row}": 0 if loading else finite_bits(FP32, chance) for row in range(rows)}
+        table.append({**weights, **inputs, "load": int(loading), "valid": 0 if loading else (1 << rows) - 1})
+    return table
 
 
 CASES = (
     *reduction_cases(),
     *benes_cases(),
-    case_of(FlexDpeDesign(multipliers=16), "flex-dpe/16", cycles=150, keep=("benes", "fan")),
-    case_of(SystolicDesign(rows=4, columns=4), "systolic/4x4", cycles=150),
+    case_of(FlexDpeDesign(multipliers=16), "flex-dpe/16", cycles=150, keep=("benes", "fan"), busy=partial(full_flex_dpe, 16)),
+    case_of(SystolicDesign(rows=4, columns=4), "systolic/4x4", cycles=150, busy=partial(full_array, 4, 4)),
     case_of(ControllerDesign(rows=8, depth=16, multipliers=8, dpes=2), "controller/16", cycles=150),
     case_of(ControllerDesign(rows=8, depth=16, multipliers=8, dpes=4), "controller/32", cycles=150),
 )

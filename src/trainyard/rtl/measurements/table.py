@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 from multiprocessing import get_context
@@ -32,21 +32,21 @@ def cases() -> dict[str, Case]:
     return {case.key: case for paper in PAPERS for case in import_module(f"trainyard.rtl.measurements.{paper}").CASES}
 
 
-def measured(keys: Iterable[str] | None = None, on_progress: ProgressCallback = no_progress, workers: int = 2) -> dict[str, Any]:
-    """Measurements of these cases (all by default), largest first on `workers` processes."""
+def measured(
+    keys: Iterable[str] | None = None, on_progress: ProgressCallback = no_progress, workers: int = 2
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measurements of these cases (all by default) as they are done, largest first on `workers` processes."""
     yosys_program(), liberty_path()  # missing tools are said before anything is run
     known = cases()
     chosen = list(known if keys is None else keys)
     for key in chosen:
         if key not in known:
             raise UnknownName("measurement", key, known)
-    results: dict[str, Any] = {}
     with ProcessPoolExecutor(min(workers, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
         running = {pool.submit(_measure, key): key for key in sorted(chosen, key=_size, reverse=True)}
-        for done in as_completed(running):
-            results[running[done]] = done.result()
-            on_progress(len(results), len(chosen), running[done])
-    return {key: results[key] for key in chosen}
+        for count, done in enumerate(as_completed(running), 1):
+            yield running[done], done.result()
+            on_progress(count, len(chosen), running[done])
 
 
 def _measure(key: str) -> dict[str, Any]:

@@ -32,7 +32,9 @@ def streams(design: TileDesign, sparsity: float, cycles: int = CYCLES) -> list[I
 
     bench = design.bench
     outputs = (bench.valued(block, draw) for block in blocks())
-    return bench.inputs(outputs, cycles, _NeverWaits(0))
+    table = bench.inputs(outputs, cycles, _NeverWaits(0))
+    last = max(cycle for cycle, row in enumerate(table) if row["available"])  # no idle cycles at the end but those of the pipeline
+    return table[: last + 2 * design.depth + design.pipeline + 4]
 
 
 class _NeverWaits(Random):

@@ -2,7 +2,7 @@
 
 abc's result depends on the order and the names of what it reads: the same FP32 adder came out as 42,000 to 50,000 square microns in
 three designs. Ratios of designs would be ratios of this luck. So a floating-point unit is synthesised once by itself, its ports in
-the order of its signature, and designs are synthesised around it.
+the order of its signature, with the steadiest of abc's mappers (`yosys.STEADY_SCRIPT`), and designs are synthesised around it.
 """
 
 from __future__ import annotations

@@ -89,11 +89,11 @@ def mapped(component: Component, keep: tuple[str, ...] = ()) -> Mapped:
     from trainyard.rtl.synthesis.macros import UNITS, black_box, units_as_macros
 
     if isinstance(component, UNITS):
-        return map_design(rtlil_of(component))
+        return map_design(rtlil_of(component), steady=True)
     with units_as_macros() as used:
         rtlil = rtlil_of(component)
     around = map_design(rtlil, keep=keep, black_boxes="\n".join(black_box(name, unit) for name, unit in sorted(used.items())))
-    units = {name: map_design(rtlil_of(unit)).modules["top"] for name, unit in used.items()}
+    units = {name: map_design(rtlil_of(unit), steady=True).modules["top"] for name, unit in used.items()}
     return Mapped({**around.modules, **units}, around.abc_delay_ns)
 
 
