@@ -7,7 +7,8 @@ at most, and `other` the part of the other transfers that falls into them at lea
 
     the rare transfers + other * the other transfers + (1 - share) * all compute.
 
-Tensors that are kept move in some steps alone, too: in one of the middle loop's runs, or of the outer loop's.
+Tensors that are kept move in some steps alone, too: in one of the middle loop's runs, or of the outer loop's (`_uneven`). The same
+holds for the steps of several such sets together.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ KNOWN_ROWS, WIDE = 12, 30.0
 """Rows of what is known of a cell. By axis: the dimension, least and largest sizes, tiles at least, the share of compute that
 falls to one index at most, idle cycles of the DRAM if this is the inner loop. By tensor: bytes of an element in the scratchpad, of
 the first fill and the last drain. By axis the size of the last tile at least. Then compute cycles at least: of the product, of its
-first and of its last step. Where the sizes of a cell differ by more than WIDE, shares and ends are not looked at."""
+first and of its last step. By axis the share of compute that falls to its last index at most. Then whether compute is a product of
+factors by axis. Where the sizes of a cell differ by more than WIDE, shares and ends are not looked at."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -73,7 +75,7 @@ def _fold_share(axis: int, extent: float, largest: float, low: float, edge: floa
 def _second(cell: Real, axis: int) -> float:
     """The part of a dimension that falls to the second index of its loop, at least."""
     low, extent = cell[LOW, axis], cell[EXTENT, axis]
-    return float(low if cell[COUNT, axis] > 2.0 else max(0.0, min(low, extent - cell[HIGH, axis]))) / extent
+    return float((low if cell[COUNT, axis] > 2.0 else max(0.0, min(low, extent - cell[HIGH, axis]))) / extent)
 
 
 @njit(cache=True, error_model="numpy", inline="always")

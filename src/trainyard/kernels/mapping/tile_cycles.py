@@ -105,13 +105,15 @@ def least_edge(extent: float, low: float, high: float, count: float) -> float:
     """The least size of the last of at least `count` tiles between two sizes."""
     if np.ceil(extent / low) > count:
         return 1.0
-    return max(1.0, extent - (count - 1.0) * np.floor(high))
+    return float(max(1.0, extent - (count - 1.0) * np.floor(high)))
 
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _over(extent: float, tiles: float, low: float, edge: float, side: float, exact: bool) -> float:
     """The fewest folds of a dimension in at least so many tiles of at least `low` elements, but for the last one with `edge`."""
-    return max(np.ceil(extent / side), (tiles - 1.0) * np.ceil(low / side) + np.ceil(edge / side)) if exact else extent / side
+    if not exact:
+        return extent / side
+    return float(max(np.ceil(extent / side), (tiles - 1.0) * np.ceil(low / side) + np.ceil(edge / side)))
 
 
 @njit(cache=True, error_model="numpy")
