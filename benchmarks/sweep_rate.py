@@ -6,7 +6,7 @@ size, again and again; `new batch` one at a batch size that was not seen before.
 its start, with compiled loops and the tilings of the command before in the cache; `command, searched` finds its tilings itself.
 Beside each rate stands that of the plain twin, which costs and books Work by Work, from the same process. With `--against COMMIT`
 every row is measured with the code of that commit too, in turns with this one, and the ratio is printed. Seconds are those that a
-core was busy.
+core was busy. The rate is that of the median run; `mean/s` counts all runs, those that search tiles for the ones after them too.
 
 python benchmarks/sweep_rate.py [--against COMMIT] [--only ROW] [--profile]
 """
@@ -86,8 +86,14 @@ def read(case: Case, turn: int) -> None:
         assert len(result.by_layer) > 50
 
 
-def seconds(case: Case, turns: range) -> float:
-    """Of one run: the median."""
+class Seconds(NamedTuple):
+    """Of one run: the median, and the mean, which has its share of the runs that search tiles for those after them."""
+
+    median: float
+    mean: float
+
+
+def seconds(case: Case, turns: range) -> Seconds:
     times: list[float] = []
     for turn in turns:
         begun = time.process_time()
@@ -95,10 +101,10 @@ def seconds(case: Case, turns: range) -> float:
         times.append(time.process_time() - begun)
         if sum(times) > LONGEST_S:
             break
-    return sorted(times)[len(times) // 2]
+    return Seconds(sorted(times)[len(times) // 2], sum(times) / len(times))
 
 
-def measured(name: str) -> float:
+def measured(name: str) -> Seconds:
     """Seconds of a core for one run of a row, in this process."""
     if name in COMMANDS:
         environment = {**os.environ, **COMMANDS[name]}
@@ -108,7 +114,8 @@ def measured(name: str) -> float:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return Seconds(busy, busy)
     case = cases()[name]
     seconds(case, range(700, 703))  # what is kept of a step, compiled loops
     return seconds(case, range(200))
@@ -120,23 +127,23 @@ def twin(name: str) -> float:
 
     case = cases()[name]
     with patch.object(Single, "schedule", lambda *_: None):
-        return seconds(case, range(800, 805))
+        return seconds(case, range(800, 805)).median
 
 
-def with_source(name: str, source: Path) -> float:
+def with_source(name: str, source: Path) -> Seconds:
     """The row with the code in `source`, in a process of its own that this file is read by."""
     environment = {**os.environ, "PYTHONPATH": str(source / "src"), "NUMBA_CACHE_DIR": str(source / ".numba_cache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     told = subprocess.run(
         [sys.executable, __file__, "--measure", name], check=True, env=environment, capture_output=True, text=True
     )
-    return float(json.loads(told.stdout))
+    return Seconds(*json.loads(told.stdout))
 
 
-def compared(name: str, now: Path, then: Path, repeats: int = 3) -> tuple[float, float]:
+def compared(name: str, now: Path, then: Path, repeats: int = 3) -> tuple[Seconds, float]:
     """The least of some repeats of both, in turns, so that what else the machine does falls on both."""
     pairs = [(with_source(name, now), with_source(name, then)) for _ in range(repeats)]
-    return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+    return min(pair[0] for pair in pairs), min(pair[1].median for pair in pairs)
 
 
 def profiled(name: str) -> None:
@@ -174,17 +181,19 @@ def main() -> int:
     rows, missed = cases(), 0
     names = [chosen.only] if chosen.only else [*rows, *COMMANDS]
     beside = "then ms" if chosen.against else "twin ms"
-    print(f"{'changed':20}{'steps/s':>9}{'ms':>10}{beside:>10}{'ratio':>8}")
+    print(f"{'changed':20}{'steps/s':>9}{'mean/s':>9}{'ms':>10}{beside:>10}{'ratio':>8}")
     with Worktree(chosen.against) if chosen.against else nullcontext(ROOT) as then:
         for name in names:
             if chosen.against:
                 ours, other = compared(name, ROOT, then)
             else:
-                ours, other = measured(name), measured(name) if name in COMMANDS else twin(name)
+                ours, other = measured(name), measured(name).median if name in COMMANDS else twin(name)
             target = rows[name].target if name in rows else 0
-            missed += bool(target and 1 / ours < target)
-            asked = f"   target {target:g}: {'reached' if 1 / ours >= target else 'missed'}" if target else "   (no target)"
-            print(f"{name:20}{1 / ours:9.0f}{ours * 1e3:10.3f}{other * 1e3:10.2f}{other / ours:7.1f}x{asked}", flush=True)
+            rate, reached = 1 / ours.median, 1 / ours.median >= target
+            missed += not reached
+            asked = f"   target {target:g}: {'reached' if reached else 'missed'}" if target else "   (no target)"
+            print(f"{name:20}{rate:9.0f}{1 / ours.mean:9.0f}{ours.median * 1e3:10.3f}", end="")
+            print(f"{other * 1e3:10.2f}{other / ours.median:7.1f}x{asked}", flush=True)
             if chosen.profile and name in rows:
                 profiled(name)
     print(f"targets: {f'{missed} missed' if missed else 'all reached'}")

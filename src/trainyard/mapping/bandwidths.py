@@ -10,6 +10,8 @@ Scratchpads are treated alike: products are searched for round sizes of it (eigh
 the smaller neighbour is good enough for most products, as the larger one proves; the others are searched for closer neighbours, and
 if need be for their own size.
 
+Without a tolerance one machine cannot stand for another: every machine is then searched by itself.
+
 What is found depends on the products and the machine alone, not on what was asked before.
 """
 
@@ -350,7 +352,7 @@ def search_tiles(
         fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
         folds = _folds(tuple(forms), granule)
         asked = Products(products.dims, products.rates, products.halos, folds, fixed, products.allowed, table, joules, space)
-        simple = goal.objective == "time" and not goal.effort
+        simple = goal.objective == "time" and goal.tolerance > 0 and not goal.effort
         rows = _from_shortlists(asked, key, supply, goal) if simple else asked.at(supply, goal)
         rows.flags.writeable = False
         return rows

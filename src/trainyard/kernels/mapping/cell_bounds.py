@@ -7,7 +7,8 @@ at most, and `other` the part of the other transfers that falls into them at lea
 
     the rare transfers + other * the other transfers + (1 - share) * all compute.
 
-Tensors that are kept move in some steps alone, too: in one of the middle loop's runs, or of the outer loop's.
+Tensors that are kept move in some steps alone, too: in one of the middle loop's runs, or of the outer loop's (`_uneven`). The same
+holds for the steps of several such sets together.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import numpy as np
 from numba import njit
 
 from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, totals_of, value_of, without
-from trainyard.kernels.mapping.tile_cycles import IDEAL, cycles_of, least_busy
+from trainyard.kernels.mapping.tile_cycles import IDEAL, cycles_of, least_busy, least_edge
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
 
-EXTENT, LOW, HIGH, COUNT, SHARE, IDLE, HELD, FILLED, EDGE, BUSY = range(10)
-KNOWN_ROWS, WIDE = 10, 30.0
+EXTENT, LOW, HIGH, COUNT, SHARE, IDLE, HELD, FILLED, EDGE, BUSY, LATE, SEPARATE = range(12)
+KNOWN_ROWS, WIDE = 12, 30.0
 """Rows of what is known of a cell. By axis: the dimension, least and largest sizes, tiles at least, the share of compute that
 falls to one index at most, idle cycles of the DRAM if this is the inner loop. By tensor: bytes of an element in the scratchpad, of
 the first fill and the last drain. By axis the size of the last tile at least. Then compute cycles at least: of the product, of its
-first and of its last step. Where the sizes of a cell differ by more than WIDE, shares and ends are not looked at."""
+first and of its last step. By axis the share of compute that falls to its last index at most. Then whether compute is a product of
+factors by axis. Where the sizes of a cell differ by more than WIDE, shares and ends are not looked at."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -59,38 +61,70 @@ def _share(extent: float, high: float, count: float, grain: float) -> float:
     return min(share, 1.0 / (count - 1.0)) if count > 2.0 else share
 
 
-@njit(cache=True, error_model="numpy")
-def _fold_share(axis: int, extent: float, low: float, high: float, count: float, form: Ints) -> float:
-    """The same where an array takes the same time for each of its folds: from whole folds."""
-    largest, least = np.ceil(np.floor(high / BELOW) / form[axis]), np.ceil(extent / form[axis])
+@njit(cache=True, error_model="numpy", inline="always")
+def _fold_share(axis: int, extent: float, largest: float, low: float, edge: float, count: float, form: Ints) -> float:
+    """The same where an array takes the same time for each of its folds: from whole folds, of an index with `largest` elements at
+    most; the others have `low` at least, the last one `edge`."""
+    folds, least = np.ceil(np.floor(largest / BELOW) / form[axis]), np.ceil(extent / form[axis])
     if axis == form[3]:
-        return float((form[4] + largest) / (least + count * form[4]))
-    return float(largest / max(least, (count - 1.0) * np.ceil(low / form[axis]) + 1.0))
+        return float((form[4] + folds) / (least + count * form[4]))
+    return float(folds / max(least, (count - 1.0) * np.ceil(low / form[axis]) + np.ceil(edge / form[axis])))
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _second(cell: Real, axis: int) -> float:
+    """The part of a dimension that falls to the second index of its loop, at least."""
+    low, extent = cell[LOW, axis], cell[EXTENT, axis]
+    return float((low if cell[COUNT, axis] > 2.0 else max(0.0, min(low, extent - cell[HIGH, axis]))) / extent)
 
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _uneven(
-    last: int, again: int, stays: int, whole_last: float, totals: Real,
-    first: tuple[float, float, float], share: tuple[float, float, float], busy: float, cycle: float,
+    x: int, y: int, z: int, whole: bool, moves_last: float, many: float, cell: Real, totals: Real, busy: float, cycle: float,
+    burst: float,
 ) -> float:  # fmt: skip
-    """Cycles at least where `again` moves once in each run of the outer loop, and so in the first (of sums: last) index of the
-    middle loop alone, `stays` in one index of the inner loop, and `whole_last` bytes of the last tensor in all of them, or in one
-    index of the outer loop if its `share` is below 1.
+    """Cycles at least of the loops x, y, z (outer to inner) where the tensor without y is kept over y, and the last one, without x,
+    moves `moves_last` bytes: in one index of x if it is kept `whole`.
 
-    In the steps of such an index move all of its tensor, and of the other operands the part of this index (`first`, by loop).
+    Each tensor moves in some steps alone. Without z: an operand in the last index of z, for the run that follows; finished sums in
+    the first index of the next run. Without y: an operand in the first index of y (and in the last step of the run before), sums in
+    the last one (and in the first step of the run after). Without x, if it is kept: in the first or the last index of x. In the
+    union of some of these sets of steps all bytes of their tensors move, a part of the others, and outside of it what is left is
+    computed. Where compute is a product of factors by axis (SEPARATE), so is the part that is left outside.
     """
-    x, y, z = share[0], share[1], share[2]
-    a, b, c = totals[stays], totals[again], whole_last
-    load_a, load_b, load_c = (a if stays != 2 else 0.0), (b if again != 2 else 0.0), (c if last != 2 else 0.0)
-    part_x, part_y, part_z = (first[0] if last != 2 else 0.0), (first[1] if again != 2 else 0.0), (first[2] if stays != 2 else 0.0)
-    longest = (a + part_z * (load_b + load_c)) * cycle + (1.0 - z) * busy
-    longest = max(longest, (b + part_y * (load_a + load_c)) * cycle + (1.0 - y) * busy)
-    longest = max(longest, (a + b + max(part_y, part_z) * load_c) * cycle + (1.0 - y - z) * busy)
-    if x < 1.0:
-        longest = max(longest, (c + part_x * (load_a + load_b)) * cycle + (1.0 - x) * busy)
-        longest = max(longest, (a + c + max(part_x, part_z) * load_b) * cycle + (1.0 - x - z) * busy)
-        longest = max(longest, (b + c + max(part_x, part_y) * load_a) * cycle + (1.0 - x - y) * busy)
-        longest = max(longest, (a + b + c) * cycle + (1.0 - x - y - z) * busy)
+    last, again, stays = without(x), without(y), without(z)
+    a, b, c, sums = totals[stays], totals[again], moves_last, stays == 2
+    apart, fill, drain = cell[SEPARATE, 0] > 0.0, cell[FILLED, 0] + cell[FILLED, 1], cell[FILLED, 2]
+    out_z = cell[SHARE, z] if sums else cell[LATE, z]
+    out_y = cell[LATE, y] if again == 2 and many == 1.0 and cell[LOW, x] >= cell[EXTENT, x] else cell[SHARE, y]
+    # parts of the other tensors: whole tiles are loaded for the first index, and stored after the last but one
+    part_z = _second(cell, z) if sums else cell[LOW, z] / cell[EXTENT, z]
+    part_y = cell[LOW, y] / cell[EXTENT, y] if again != 2 else 0.0
+    full_z = part_z if last != 2 or cell[COUNT, z] > 1.0 else 0.0
+    runs = burst * (cell[COUNT, x] * cell[COUNT, y] * many - 1.0) if not sums or totals[2] > 0.0 else 0.0
+    ends = fill if sums else drain
+    also = b if again != 2 or cell[COUNT, z] > 1.0 else 0.0
+    longest = (a + part_z * also + full_z * c + ends) * cycle + runs + (1.0 - out_z) * busy
+    if sums and cell[COUNT, z] > 1.0:  # in the last index of z whole tiles are loaded for the first one
+        longest = max(longest, (cell[LOW, z] / cell[EXTENT, z] * (b + c) + drain) * cycle + (1.0 - cell[LATE, z]) * busy)
+    loads = (0.0 if sums else a) + (0.0 if last == 2 else c)
+    longest = max(longest, (b + part_y * loads + (fill if again == 2 else drain)) * cycle + (1.0 - out_y) * busy)
+    rest = (1.0 - out_y) * (1.0 - out_z) if apart else 1.0 - out_y - out_z
+    part = full_z if last == 2 else part_y + part_z - part_y * part_z
+    longest = max(longest, (a + b + part * c + (drain if last == 2 else 0.0)) * cycle + runs + rest * busy)
+    if whole:
+        out_x = cell[LATE, x] if last == 2 and many == 1.0 else cell[SHARE, x]
+        part_x = cell[LOW, x] / cell[EXTENT, x] if last != 2 else 0.0
+        loads = (0.0 if sums else a) + (0.0 if again == 2 else b)
+        longest = max(longest, (c + part_x * loads + (fill if last == 2 else drain)) * cycle + (1.0 - out_x) * busy)
+        rest_z = (1.0 - out_x) * (1.0 - out_z) if apart else 1.0 - out_x - out_z
+        part = (part_z if cell[COUNT, z] > 1.0 else 0.0) if again == 2 else part_x + part_z - part_x * part_z
+        longest = max(longest, (a + c + part * b + (drain if again == 2 else 0.0)) * cycle + runs + rest_z * busy)
+        rest_y = (1.0 - out_x) * (1.0 - out_y) if apart else 1.0 - out_x - out_y
+        part = 0.0 if sums else part_x + part_y - part_x * part_y
+        longest = max(longest, (b + c + part * a + (drain if sums else 0.0)) * cycle + rest_y * busy)
+        rest = (1.0 - out_x) * rest if apart else rest - out_x
+        longest = max(longest, (a + b + c) * cycle + runs + rest * busy)
     return float(longest)
 
 
@@ -98,10 +132,14 @@ def _uneven(
 def _rare(axis: int, rare: float, others: float, runs: float, cell: Real, busy: float, cycle: float, burst: float) -> float:
     """Cycles at least where the innermost loop of several tiles is that of `axis`, and so `rare` bytes move in one step of each of
     its `runs` alone; `others` are the bytes of the two other tensors."""
-    extent, low = cell[EXTENT, axis], cell[LOW, axis]
-    other = (low if cell[COUNT, axis] > 2.0 else max(0.0, min(low, extent - cell[HIGH, axis]))) / extent
-    ends = cell[FILLED, 0] + cell[FILLED, 1] if axis == 2 else cell[FILLED, 2]  # moved in no step, or in another one
-    return float((rare + other * others + ends) * cycle + (1.0 - cell[SHARE, axis]) * busy + burst * (runs - 1.0))
+    if axis == 2:  # finished sums leave in the first step of the next run; the first fill is in no step
+        moved, outside = rare + _second(cell, axis) * others + cell[FILLED, 0] + cell[FILLED, 1], 1.0 - cell[SHARE, axis]
+        whole = cell[LOW, axis] / cell[EXTENT, axis] * others + cell[FILLED, 2]  # loaded in the last step for the next run
+        if whole * cycle + (1.0 - cell[LATE, axis]) * busy > moved * cycle + outside * busy:
+            moved, outside = whole, 1.0 - cell[LATE, axis]
+    else:
+        moved, outside = rare + cell[LOW, axis] / cell[EXTENT, axis] * others + cell[FILLED, 2], 1.0 - cell[LATE, axis]
+    return float(moved * cycle + outside * busy + burst * (runs - 1.0))
 
 
 @njit(cache=True, error_model="numpy")
@@ -122,11 +160,10 @@ def _order_bound(
     tile, held_again, held_last = low0 * low1 * cell[HELD, stays], cell[HELD, again], cell[HELD, last]
     once, twice, everything = totals[3 + again], totals[3 + last], totals[0] + totals[1] + totals[2]
     idle = cell[IDLE, z] if c2 > 1.0 else (cell[IDLE, y] if c1 > 1.0 else cell[IDLE, x])
-    first, share = (low0 / d0, low1 / d1, low2 / d2), (cell[SHARE, x], cell[SHARE, y], cell[SHARE, z])
     alone, best, least = busy + (cell[FILLED, 0] + cell[FILLED, 1] + cell[FILLED, 2]) * cycle + burst, np.inf, np.inf
     panel, left = low0 * d2 * held_again, 0
     if choices & 4 and tile + panel + d1 * d2 * held_last <= room:
-        longest = _uneven(last, again, stays, totals[last], totals, first, share, busy, cycle)
+        longest = _uneven(x, y, z, c0 > 1.0, totals[last], many, cell, totals, busy, cycle, burst)
         own = max(alone, everything * cycle + burst * loads_once + idle, longest * BELOW)
         if own < limit:
             best, least, left = own, everything, 4
@@ -137,7 +174,7 @@ def _order_bound(
         largest = min(cell[HIGH, x], (room - low1 * low2 * held_last) / (low1 * cell[HELD, stays] + d2 * held_again) / BELOW)
         moved = everything + ((np.ceil(d0 / largest * BELOW) - 1.0) * twice if c1 > 1.0 or c2 > 1.0 else 0.0)
         moves_last = moved - totals[stays] - totals[again]
-        waits = _uneven(last, again, stays, moves_last, totals, first, (1.0, share[1], share[2]), busy, cycle)
+        waits = _uneven(x, y, z, False, moves_last, many, cell, totals, busy, cycle, burst)
         own = max(alone, moved * cycle + burst * loads + idle, waits * BELOW)
         if own < limit:
             best, least, left = min(best, own), min(least, moved), left | 2
@@ -159,14 +196,6 @@ def _order_bound(
         if own < limit:
             best, least, left = min(best, own), min(least, moved), left | 1
     return best, least, left
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _edge(extent: int, low: float, high: float, count: float) -> int:
-    """The least size of the last tile."""
-    if np.ceil(extent / low) > count:
-        return 1
-    return max(1, extent - int((count - 1.0) * np.floor(high)))
 
 
 @njit(cache=True, error_model="numpy")
@@ -238,21 +267,27 @@ def know(
     for axis in range(3):
         cell[EXTENT, axis] = dims[axis]
         cell[COUNT, axis] = np.ceil(dims[axis] / cell[HIGH, axis] * BELOW)
-        cell[EDGE, axis] = _edge(dims[axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis])
-        cell[SHARE, axis] = 1.0
+        cell[EDGE, axis] = least_edge(cell[EXTENT, axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis])
+        cell[SHARE, axis], cell[LATE, axis] = 1.0, 1.0
     cell[HELD, 0], cell[HELD, 1], cell[HELD, 2] = a, b, c
     cell[FILLED, 0], cell[FILLED, 1] = lk * lm * rates[0], lk * ln * rates[1]
     cell[FILLED, 2] = cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
     cell[BUSY, 1], cell[BUSY, 2] = 0.0, 0.0
+    alike = forms.shape[0] == 1 and forms[0, 7] == 0 and forms[0, 5] < 0 and forms[0, 6] <= 1
+    cell[SEPARATE, 0] = 1.0 if alike else 0.0
     if cell[COUNT, 0] * cell[COUNT, 1] * cell[COUNT, 2] > 1.0 and hm * hn * hk < WIDE * lm * ln * lk:
-        alike = forms.shape[0] == 1 and forms[0, 7] == 0 and forms[0, 5] < 0 and forms[0, 6] <= 1
         for axis in range(3):
             if cell[COUNT, axis] > 1.0:
                 grain = _grain(axis, lm, ln, lk, forms)
                 cell[SHARE, axis] = _share(dims[axis], cell[HIGH, axis], cell[COUNT, axis], grain)
+                cell[LATE, axis] = cell[SHARE, axis]
                 if alike:
-                    own = _fold_share(axis, dims[axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis], forms[0])
+                    low, high, edge, count = cell[LOW, axis], cell[HIGH, axis], cell[EDGE, axis], cell[COUNT, axis]
+                    own = _fold_share(axis, dims[axis], high, low, edge, count, forms[0])
+                    largest = min(high, dims[axis] - (count - 1.0) * low) if np.ceil(dims[axis] / low) == count else high
+                    late = _fold_share(axis, dims[axis], largest, low, edge, count, forms[0])
                     cell[SHARE, axis] = min(cell[SHARE, axis], own)
+                    cell[LATE, axis] = min(cell[LATE, axis], late)
         cell[BUSY, 1] = cycles_of(int(lm), int(ln), int(lk), forms)
         cell[BUSY, 2] = cycles_of(int(cell[EDGE, 0]), int(cell[EDGE, 1]), int(cell[EDGE, 2]), forms)
     return True

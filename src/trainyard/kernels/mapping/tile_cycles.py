@@ -101,9 +101,19 @@ def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _over(extent: float, tiles: float, low: float, side: float, exact: bool) -> float:
-    """The fewest folds of a dimension in at least so many tiles, all but the last of at least `low` elements."""
-    return max(np.ceil(extent / side), (tiles - 1.0) * np.ceil(low / side) + 1.0) if exact else extent / side
+def least_edge(extent: float, low: float, high: float, count: float) -> float:
+    """The least size of the last of at least `count` tiles between two sizes."""
+    if np.ceil(extent / low) > count:
+        return 1.0
+    return float(max(1.0, extent - (count - 1.0) * np.floor(high)))
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _over(extent: float, tiles: float, low: float, edge: float, side: float, exact: bool) -> float:
+    """The fewest folds of a dimension in at least so many tiles of at least `low` elements, but for the last one with `edge`."""
+    if not exact:
+        return extent / side
+    return float(max(np.ceil(extent / side), (tiles - 1.0) * np.ceil(low / side) + np.ceil(edge / side)))
 
 
 @njit(cache=True, error_model="numpy")
@@ -131,8 +141,9 @@ def least_busy(
         elif form[7] == IDEAL:
             cycles = max(m * n * k / form[8], tiles_m * tiles_n * tiles_k, tiles)
         else:
-            along_m, along_n = _over(m, tiles_m, low_m, form[0], exact), _over(n, tiles_n, low_n, form[1], exact)
-            along_k = _over(k, tiles_k, low_k, form[2], exact)
+            along_m = _over(m, tiles_m, low_m, least_edge(m, low_m, high_m, tiles_m), form[0], exact)
+            along_n = _over(n, tiles_n, low_n, least_edge(n, low_n, high_n, tiles_n), form[1], exact)
+            along_k = _over(k, tiles_k, low_k, least_edge(k, low_k, high_k, tiles_k), form[2], exact)
             if form[3] == 0:
                 folds, streamed, steps, apart = along_n * along_k, tiles_m, along_m, tiles_n * tiles_k
             elif form[3] == 1:

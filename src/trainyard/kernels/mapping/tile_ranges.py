@@ -23,9 +23,9 @@ from trainyard.kernels.mapping.tile_search import (
     CHOSEN,
     KNOWN,
     NOTHING_FITS,
-    SLACK,
     TOO_LONG,
     search_tile,
+    slack_of,
     write_choice,
 )
 from trainyard.kernels.mapping.tile_sizes import most_sizes, useful_sizes
@@ -47,7 +47,7 @@ def best_at(
     fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
     stand, floors, found = np.empty((products, many, 3)), np.empty((products, many)), np.zeros((products, 3), np.int64)
     cells, bounds = np.empty((CELLS, 7), np.int64), np.empty((CELLS, 2))
-    longest = 0
+    longest, fine = 0, objective == 0 and tolerance <= 0.0
     for product in range(products):
         for axis in range(3):
             longest = max(longest, dims[product, axis])
@@ -65,7 +65,7 @@ def best_at(
                 slot += 1
             if known[axis, slot] != extent:
                 known[axis, slot] = extent
-                places[axis, slot] = useful_sizes(extent, folds[axis], menus[axis, slot])
+                places[axis, slot] = useful_sizes(extent, folds[axis], fine, menus[axis, slot])
             lengths[axis] = places[axis, slot]
             for index in range(lengths[axis]):
                 sizes[axis, index] = menus[axis, slot, index]
@@ -87,7 +87,7 @@ def best_tiles(
         dims, rates, halos, folds, fixed, allowed, forms, np.full(1, speed), space, latency, objective, joules, prices, tolerance,
         effort,
     )  # fmt: skip
-    chosen, band = np.zeros((dims.shape[0], CHOSEN), np.int64), max(1.0, (1.0 + tolerance) / SLACK)
+    chosen, band = np.zeros((dims.shape[0], CHOSEN), np.int64), (1.0 + tolerance) / slack_of(tolerance)
     for product in range(dims.shape[0]):
         chosen[product, 4] = TOO_LONG if found[product, 2] else NOTHING_FITS
         if entries[product, 0] > 0:
@@ -172,7 +172,7 @@ def choose(
                 cycles[entry] = cycles_of_steps(steps[one:other], other - one, speed, latency)
                 best = min(best, cycles[entry])
         proven = int(best <= floor * (1.0 + tolerance))
-        limit, traffic, good, choice = best * max(1.0, (1.0 + tolerance) / SLACK), np.inf, 0, -1
+        limit, traffic, good, choice = best * (1.0 + tolerance) / slack_of(tolerance), np.inf, 0, -1
         if proven:
             limit = min(limit, floor * (1.0 + tolerance))
         for entry in range(first, last):

@@ -45,7 +45,7 @@ NOTHING_FITS, TOO_LONG = -1, -2
 ABOVE = 1.0 + 1e-9
 """Factor that keeps an estimate from refusing in spite of rounding."""
 SLACK = 1.005
-"""A cell that cannot beat the best by this factor is not split further: half of the default tolerance."""
+"""A cell that cannot beat the best by this factor is not split further: half of the default tolerance (`slack_of`)."""
 CELLS = 2048
 """Cells that wait at most: a split adds one, and ranges are halved."""
 NEARLY, SAVING = 1.01, 1.05
@@ -56,6 +56,12 @@ RETURN = 16
 """After so many splits the search returns to the cell with the least bound."""
 KNOWN = 32
 """Dimensions of an axis whose useful sizes are kept while many products are searched."""
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def slack_of(tolerance: float) -> float:
+    """The factor that a proof may leave: half of the tolerance; the other half is for tilings with less traffic."""
+    return min(SLACK, 1.0 + 0.5 * tolerance)
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -190,7 +196,7 @@ def _leaf(
                     least = value_of(objective, least, moved, joules)
                     if least > best * band:
                         continue
-                    if least * SLACK >= best and moved >= traffic:
+                    if least * slack_of(tolerance) >= best and moved >= traffic:
                         floors[at] = min(floors[at], least)
                         if moved > traffic * (1.0 + tolerance):
                             continue
@@ -306,7 +312,7 @@ def _may_improve(
     """
     if least == np.inf:
         return False
-    many, ready = speeds.shape[0], False
+    many, ready, slack = speeds.shape[0], False, slack_of(tolerance)
     near[:] = 0.0
     for step in range(many):
         at = turns[step]
@@ -318,7 +324,7 @@ def _may_improve(
                     reduced = near[other] if other < at else near[other] * speeds[other] / speeds[at]
                     bound = max(bound, reduced)
             held[at] = bound
-            if _holds_nothing(bound, moved, best, traffic, energy, band, floor):
+            if _holds_nothing(bound, moved, best, traffic, energy, band, floor, slack):
                 continue
             if not ready:
                 ready = _known(cell, sizes, dims, rates, forms, space, np.inf, known)
@@ -328,7 +334,7 @@ def _may_improve(
         near[at], held[at] = bound if objective == 0 else 0.0, bound
         if bound >= best * band:
             continue
-        if bound * SLACK < best or moved * NEARLY < traffic:
+        if bound * slack < best or moved * NEARLY < traffic:
             return True
         looks = floor * SAVING < energy and moved <= traffic * (1.0 + tolerance)
         if looks and _spares(sizes, cell, moved, dims, rates, forms, prices, busy, energy):
@@ -340,9 +346,9 @@ def _may_improve(
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _holds_nothing(
-    bound: float, moved: float, best: float, traffic: float, energy: float, band: float, floor: float
+    bound: float, moved: float, best: float, traffic: float, energy: float, band: float, floor: float, slack: float
 ) -> bool:  # fmt: skip
-    return bound >= best * band or (bound * SLACK >= best and moved * NEARLY >= traffic and floor * SAVING >= energy)
+    return bound >= best * band or (bound * slack >= best and moved * NEARLY >= traffic and floor * SAVING >= energy)
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -407,12 +413,15 @@ def search_tile(
     `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for each order and what is kept in it
     (KEPT_MIDDLE); `space` are resident bytes; `effort` the most cells that are split (0: MOST_CELLS). `sizes` are the `lengths`
     useful sizes of the axes; `cells` and `bounds` are space for CELLS cells.
+
+    Without a tolerance the answer is the fastest tiling of useful sizes, and sizes in between are not tried: useful sizes depend on
+    neither scratchpad nor bandwidth, so more of these never costs a cycle. Only fabrics without folds (`Pooled`) are moved on.
     """
     whole, totals = np.empty(3, np.int64), np.empty(6)
     for axis in range(3):
         whole[axis] = int(sizes[axis, lengths[axis] - 1] == dims[axis])
     totals_of(dims, rates, totals)
-    band, middle = max(1.0, (1.0 + tolerance) / SLACK), BELOW / speeds[speeds.shape[0] // 2]
+    band, middle = (1.0 + tolerance) / slack_of(tolerance), BELOW / speeds[speeds.shape[0] // 2]
     busy = least_busy(dims, 1.0, 1.0, 1.0, float(dims[0]), float(dims[1]), float(dims[2]), 1.0, forms) * dims[3]
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 3))
@@ -462,10 +471,11 @@ def search_tile(
             room, spans, kinds, rows, ends,
         )  # fmt: skip
         limit = _limit(speeds, stand, band) if objective == 0 else np.inf
-    _finish(
-        dims, rates, totals, halo, forms, fixed, speeds, space, latency, objective, joules, prices, band, tolerance, fronts,
-        entries, room, spans, kinds, rows,
-    )  # fmt: skip
+    if tolerance > 0.0 or objective != 0 or forms[0, 7] > 0:
+        _finish(
+            dims, rates, totals, halo, forms, fixed, speeds, space, latency, objective, joules, prices, band, tolerance, fronts,
+            entries, room, spans, kinds, rows,
+        )  # fmt: skip
     for at in range(speeds.shape[0]):
         floors[at] = min(floors[at], stand[at, 0]) if proven else 0.0
     return split, proven, fits

@@ -22,6 +22,9 @@ FEW, FEW_POOLED, UNEVEN = 3, 6, 2
 last tile is then smaller."""
 ALL_BELOW = 20
 """Dimensions up to this long have every size."""
+FINE, FINE_CLOSEST = 8, 1.02
+"""Where sizes in between are not tried after the search, so many counts of tiles have so many larger sizes, and near-divisors that
+differ by less than the second number are thinned."""
 DENSE_BELOW = 16
 """Near-divisors up to this size are not thinned."""
 CLOSEST = 1.05
@@ -31,21 +34,23 @@ CLOSEST = 1.05
 @njit(cache=True, error_model="numpy")
 def most_sizes(extent: int, folds: int) -> int:
     """Space that the sizes of a dimension need: all, or near-divisors with two neighbours for each fold."""
-    near = DENSE_BELOW + 2.0 + np.log(max(1.0, extent / DENSE_BELOW)) / np.log(CLOSEST)
-    return int(min(extent, near * (1 + 2 * folds))) + ALL_BELOW + 2 * FEW_POOLED * UNEVEN
+    near = DENSE_BELOW + 2.0 + np.log(max(1.0, extent / DENSE_BELOW)) / np.log(FINE_CLOSEST)
+    return int(min(extent, near * (1 + 2 * folds))) + ALL_BELOW + 2 * FINE * FINE
 
 
 @njit(cache=True, error_model="numpy")
-def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
+def useful_sizes(extent: int, folds: Ints, fine: bool, sizes: Ints) -> int:
     """Writes the useful sizes of a dimension in ascending order; `folds` are multiples that sizes may be aligned to, or 0 where the
-    array has none: then elements of two axes share its folds."""
-    count = 0
+    array has none: then elements of two axes share its folds. `fine` leaves more of them (FINE)."""
+    count, few, uneven = 0, FEW if folds[0] > 0 else FEW_POOLED, UNEVEN
+    if fine:
+        few, uneven = FINE, FINE
     if extent <= ALL_BELOW:
         for size in range(1, extent + 1):
             sizes[count] = size
             count += 1
         return count
-    near, waiting = 1, np.empty(2 * (1 + UNEVEN) * (folds.shape[0] + 1), np.int64)
+    near, waiting = 1, np.empty(2 * (1 + uneven) * (folds.shape[0] + 1), np.int64)
     while True:
         tiles = (extent + near - 1) // near
         near = (extent + tiles - 1) // tiles  # the smallest size with this count
@@ -64,9 +69,9 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
             if tiles > 1 and 0 < whole < edge:
                 waiting[many] = (extent - whole + tiles - 2) // (tiles - 1)
                 many += 1
-        if 1 < tiles <= (FEW if folds[0] > 0 else FEW_POOLED):
-            for part in range(1, UNEVEN + 1):
-                size = near + (follow - near) * part // (UNEVEN + 1)
+        if 1 < tiles <= few:
+            for part in range(1, uneven + 1):
+                size = near + (follow - near) * part // (uneven + 1)
                 below = size // folds[0] * folds[0] if folds[0] > 0 else size
                 above = below + folds[0] if below < size else size
                 waiting[many] = below if below > near else size
@@ -86,7 +91,7 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
         if near == extent:
             return count
         if near >= DENSE_BELOW:
-            follow = max(follow, int(near * CLOSEST))
+            follow = max(follow, int(near * (FINE_CLOSEST if fine else CLOSEST)))
         near = min(extent, follow)
 
 
@@ -98,4 +103,4 @@ def sizes_of(extent: int, folds: Any) -> list[int]:
     """
     aligned = np.asarray(folds, np.int64)
     sizes = np.empty(most_sizes(extent, len(aligned)), np.int64)
-    return sizes[: useful_sizes(extent, aligned, sizes)].tolist()  # type: ignore[no-any-return]
+    return sizes[: useful_sizes(extent, aligned, False, sizes)].tolist()  # type: ignore[no-any-return]
