@@ -9,6 +9,7 @@ from mutation.records import FOLDER, Found, equivalents, read
 from mutation.sample import ROOMS, all_of_room
 
 NOTICED = ("caught", "time")
+FEWEST = 60
 
 HEAD = """# Mutation testing
 
@@ -24,10 +25,10 @@ tests are worth: a line that a test runs but does not check gives mutants that s
 
 Mutants are drawn by a seed, at most one to a line, from the bodies of all functions of a room: not from tables, defaults and
 decorators, which run when a module is imported, and not from docstrings, type hints and the texts of errors. A room is held by its
-own tests alone: the quick ones under `tests/ROOM` and the examples in its docstrings. A line that none of them runs counts as a
-survivor; of the tests of a line the quickest are run, up to 20 s of their usual time. Compiled loops are not mutated: they all live
-in `kernels`, and their plain-Python twins hold them. Each trial is a process forked from one that has collected all tests, with the
-changed function in its memory; no file is changed.
+own tests alone: the quick ones under `tests/ROOM` and the examples in its docstrings, those of the mutant's own folder first, all of
+the room when it is tried again. A line that none of them runs counts as a survivor; of the tests of a line the quickest are run, up
+to 20 s of their usual time. Compiled loops are not mutated: they all live in `kernels`, and their plain-Python twins hold them. Each
+trial is a process forked from one that has collected all tests, with the changed function in its memory; no file is changed.
 
 "*At first*" is the share when a mutant was first tried. Tests were then written for the survivors, so that "*now*" is a share of
 mutants whose survivors were looked at; "*drawn last*" are the mutants that were drawn when those tests were already written, and
@@ -65,12 +66,14 @@ def write(root: Path, late: int = 60) -> int:
         "| room | mutants | at first | now | of these by time | survivors | equivalent | drawn last, at first |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    few: list[str] = []
     equal: list[str] = []
     survivors: list[str] = []
     for room in ROOMS:
         outcomes = read(root / FOLDER / f"{room}.jsonl", all_of_room(root, room))
         found = [one for one in outcomes.values() if one.last != "inapplicable"]
         counted = [one for one in found if one.drawn.name not in reasons]
+        few += [room] if len(counted) < FEWEST else []
         kinds = Counter(one.last for one in counted)
         noticed = kinds["caught"] + kinds["time"]
         first = sum(one.first in NOTICED for one in counted)
@@ -87,6 +90,8 @@ def write(root: Path, late: int = 60) -> int:
             if one.last not in NOTICED
         ]
     text = HEAD + "\n".join(lines) + "\n\n"
+    if few:
+        text += f"Fewer than {FEWEST} mutants were tried in {', '.join(few)}: their shares say little yet.\n\n"
     text += _table("Equivalent mutants", "why no test can notice", equal)
     text += _table("Survivors", "", survivors)
     (root / "docs" / "mutation.md").write_text(text.rstrip() + "\n")
