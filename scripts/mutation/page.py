@@ -25,10 +25,10 @@ tests are worth: a line that a test runs but does not check gives mutants that s
 
 Mutants are drawn by a seed, at most one to a line, from the bodies of all functions of a room: not from tables, defaults and
 decorators, which run when a module is imported, and not from docstrings, type hints and the texts of errors. A room is held by its
-own tests alone: the quick ones under `tests/ROOM` and the examples in its docstrings, those of the mutant's own folder first, all of
-the room when it is tried again. A line that none of them runs counts as a survivor; of the tests of a line the quickest are run, up
-to 20 s of their usual time. Compiled loops are not mutated: they all live in `kernels`, and their plain-Python twins hold them. Each
-trial is a process forked from one that has collected all tests, with the changed function in its memory; no file is changed.
+own tests alone: the quick ones under `tests/ROOM` and the examples in its docstrings, those of the mutant's own folder first, all
+of the room when it is tried again. A line that none of them runs counts as a survivor; of the tests of a line the quickest are run,
+up to 20 s of their usual time. Compiled loops are not mutated: they all live in `kernels`, and their plain-Python twins hold them.
+Each trial is a process forked from one that has collected all tests, with the changed function in its memory; no file is changed.
 
 "*At first*" is the share when a mutant was first tried. Tests were then written for the survivors, so that "*now*" is a share of
 mutants whose survivors were looked at; "*drawn last*" are the mutants that were drawn when those tests were already written, and
