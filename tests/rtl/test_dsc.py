@@ -33,6 +33,10 @@ def test_grants_are_those_of_the_rules_in_their_cycles(order: Order, clusters: i
     assert comparison.equal, comparison.difference
 
 
+def test_the_256_clusters_of_a_machine_are_built_and_equal() -> None:
+    assert check_equality(ArbiterDesign(clusters=256, tokens=3, order="priority"), 30).equal
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_grants_leave_when_the_token_service_sends_them(order: Order) -> None:
     clusters, hop, rng = 6, 5, Random(3)

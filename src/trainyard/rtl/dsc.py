@@ -48,11 +48,25 @@ class Stored(NamedTuple):
 
 
 def ones(bits: Sequence[Value]) -> Value:
-    """How many of the bits are set."""
-    total: Value = Const(0, 1)
-    for bit in bits:
-        total = total + bit
-    return total
+    """How many of the bits are set, by a tree of adders."""
+    level = list(bits)
+    while len(level) > 1:
+        pairs = [level[place] + level[place + 1] for place in range(0, len(level) - 1, 2)]
+        level = pairs + level[2 * len(pairs) :]
+    return level[0]
+
+
+def ones_before(m: Module, bits: Sequence[Value], width: int) -> list[Value]:
+    """For each bit, how many before it are set: sums over 1, 2, 4, ... neighbours, each made of two of the step before."""
+    counts, reach = list(bits), 1
+    while reach < len(counts):
+        wider = list[Value]()
+        for place, count in enumerate(counts):
+            total = Signal(width, name=f"before{reach}_{place}")
+            m.d.comb += total.eq(count + counts[place - reach] if place >= reach else count)
+            wider.append(total)
+        counts, reach = wider, 2 * reach
+    return [Const(0, 1), *counts[:-1]]
 
 
 class TokenArbiter(Component):
@@ -131,8 +145,9 @@ class TokenArbiter(Component):
         count = Signal(range(self.rules.clusters + 1))
         m.d.comb += count.eq(ones(list(self.waiting)))
         places = [Stored.named(f"place{cluster}", self.index_bits) for cluster in range(self.rules.clusters)]
+        before = ones_before(m, list(new), self.index_bits)
         for cluster, place in enumerate(places):
-            m.d.comb += place.now.eq(Mux(new[cluster], count + ones(list(new[:cluster])), place.register))
+            m.d.comb += place.now.eq(Mux(new[cluster], count + before[cluster], place.register))
         return places
 
     def _ranks(self, m: Module, new: Signal) -> list[Stored]:
