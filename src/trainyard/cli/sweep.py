@@ -10,8 +10,7 @@ import typer
 
 from trainyard.cli.faults import INTERRUPTED
 from trainyard.cli.options import Html, Json, makeable, writable
-from trainyard.report import visible
-from trainyard.report.terminal import progress, say, write, write_json
+from trainyard.report.terminal import new_console, progress, say, write, write_json
 from trainyard.units import parse
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def _show(study: Study, summary: Summary) -> None:
 
     from trainyard.sweep.metrics import shown
 
-    console = visible.console()
+    console = new_console()
     stopped = f" ({summary.timed_out} over the time limit)" if summary.timed_out else ""
     failed = f", {summary.failed} failed{stopped}" if summary.failed else ""
     console.print(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from trainyard.papers.ledger import Row, by_paper, number, paper_figure
 from trainyard.papers.pages import summary
-from trainyard.report import visible
-from trainyard.report.terminal import table_of
+from trainyard.report.terminal import new_console, table_of
 
 SHORT = 6  # signs of a unit that fits beside its number
 
@@ -33,7 +32,7 @@ def show_rows(rows: Sequence[Row], *, context: bool = False) -> None:
     """Paper, ours, ratio and verdict of each claim; the papers' parameters only on request."""
     from rich.text import Text
 
-    console = visible.console()
+    console = new_console()
     for paper, group in by_paper(rows):
         console.print(Text(f"{paper}: {summary(group)}", "bold"))
         shown = [row for row in group if context or row.verdict != "context"]

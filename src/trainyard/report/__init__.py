@@ -1,7 +1,6 @@
 """Results for people and for other tools. rich, plotly, pandas and pyarrow are imported where they are used.
 
-Text: `lines` (facts and breakdowns), `assumptions` (which matter), `tables`, `terminal`, `visible` (names that steer no
-terminal), `explain`, `marginal` (what 10 % more of
+Text: `lines` (facts and breakdowns), `assumptions` (which matter), `tables`, `terminal`, `explain`, `marginal` (what 10 % more of
 a resource is worth), `savings` (what tensors that stay on chip save), `summaries` (of models, and of what changed between two
 results).
 Plots: `colours`, `bars`, `roofline`, `spans`, `tornado`, listed in `plots`. Pages: `page`. Nodes: `nodes`, drawn by `topology`.

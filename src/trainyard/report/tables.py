@@ -12,7 +12,7 @@ from trainyard.ir.plan import TaskClass
 from trainyard.report import assumptions, lines, savings
 from trainyard.report.lines import Breakdown, Line
 from trainyard.report.summaries.grid import console_of
-from trainyard.report.visible import one_line
+from trainyard.report.terminal import one_line
 from trainyard.units import show as quantity
 
 if TYPE_CHECKING:

@@ -1,22 +1,29 @@
-"""What a command says: messages and progress on stderr, so that stdout holds results alone; small tables and lists."""
+"""What a command says: messages and progress on stderr, so that stdout holds results alone; small tables and lists.
+
+A layer, a file, a machine or a study may be named by anyone. An escape sequence in a name could clear a screen, change a title or
+type for the user; a sign that turns the direction of writing could hide what is written. All text that is printed goes through
+`new_console`, `write` or `say`, which put a picture in the place of such characters: U+241B for escape, U+FFFD for one without.
+"""
 
 from __future__ import annotations
 
 import codecs
 import json
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from trainyard.progress import ProgressCallback, listening, no_progress
-from trainyard.report.visible import console as console_on
-from trainyard.report.visible import visible
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
 
     from trainyard.sensitivity import ChangeEffect, Pair, SensitivityResult
@@ -34,6 +41,58 @@ TOP = 25
 # fmt: off
 PLAIN_SIGNS = {"µ": "u", "…": "~", "≤": "<=", "≥": ">=", "×": "x", "–": "-"}
 # fmt: on
+
+
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but the end of a line, those that turn the direction of writing, and halves of surrogate pairs."""
+PICTURES, DELETED, UNKNOWN = 0x2400, "\u2421", "\ufffd"
+END_OF_LINE = "\u2424"
+
+
+def visible(text: str) -> str:
+    """A text of several lines whose other control characters are pictures of themselves.
+
+    >>> visible("conv\x1b[2J"), visible("caf\xe9 \u202etxt.exe"), visible("a\x7f\x9bb")
+    ('conv␛[2J', 'café �txt.exe', 'a␡�b')
+    """
+    return UNSAFE.sub(lambda match: _picture(match.group()), text)
+
+
+def one_line(name: str) -> str:
+    """A name, whose ends of lines are pictures as well.
+
+    >>> one_line("conv\\nenergy  0 J")
+    'conv␤energy  0 J'
+    """
+    return visible(name).replace("\n", END_OF_LINE)
+
+
+def _picture(sign: str) -> str:
+    code = ord(sign)
+    return chr(PICTURES + code) if code < 0x20 else DELETED if code == 0x7F else UNKNOWN
+
+
+@cache
+def _console_class() -> type[Console]:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class VisibleConsole(Console):
+        """A console whose text has been through `visible`; colours and movements are its own."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control is None and UNSAFE.search(segment.text):
+                    yield Segment(visible(segment.text), segment.style)
+                else:
+                    yield segment
+
+    return VisibleConsole
+
+
+def new_console(**options: Any) -> Console:
+    """What commands print tables and bars on: stdout, or stderr with `stderr=True`."""
+    return _console_class()(**options)
 
 
 def replace_unknown_signs() -> None:
@@ -181,7 +240,7 @@ class Bar:
         text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis"))
         times = [kind(table_column=Column(width=7, no_wrap=True)) for kind in (TimeElapsedColumn, TimeRemainingColumn)]
         track = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8))
-        self._progress = Progress(text, track, *times, console=console_on(stderr=True), transient=True, expand=True)
+        self._progress = Progress(text, track, *times, console=new_console(stderr=True), transient=True, expand=True)
         self._task = self._progress.add_task(what, total=None)
 
     def start(self) -> None:
@@ -244,7 +303,7 @@ def show_sensitivity(sensitivity: SensitivityResult, top: int = TOP) -> None:
     """What each change does to the metric, the most valuable first; what moves nothing is counted; then what pairs do together."""
     from rich.text import Text
 
-    console = console_on()
+    console = new_console()
     console.print(Text(f"{sensitivity.title}: what each assumption and parameter is worth in {sensitivity.metric}", "bold"))
     moving = [effect for effect in sensitivity if effect.size and not effect.error]
     if not moving:
@@ -278,7 +337,7 @@ def _effects_table(effects: Sequence[ChangeEffect], metric: str) -> None:
         before, after = number_text(effect.before, metric), number_text(effect.after, metric)
         texts = (effect.name, value, alternative, before, after, f"{100 * effect.change:+.1f} %")
         table.add_row(*map(Text, texts))
-    console_on().print(table)
+    new_console().print(table)
 
 
 def _pairs_table(pairs: Sequence[Pair]) -> None:
@@ -291,7 +350,7 @@ def _pairs_table(pairs: Sequence[Pair]) -> None:
         alone = f"{100 * pair.first.change:+.1f} %, {100 * pair.second.change:+.1f} %"
         together = ("not possible", "") if pair.error else (f"{100 * pair.change:+.1f} %", f"{100 * pair.interaction:+.1f} %")
         table.add_row(*map(Text, (changed_text(pair.first), changed_text(pair.second), alone, *together)))
-    console_on().print(table)
+    new_console().print(table)
 
 
 def sensitivity_as_dict(sensitivity: SensitivityResult) -> dict[str, Any]:
@@ -331,7 +390,7 @@ def show_names(kinds: Mapping[str, Mapping[str, str]]) -> None:
     """Names by kind with one line about each."""
     from rich.text import Text
 
-    console = console_on()
+    console = new_console()
     for kind, names in kinds.items():
         console.print(Text(kind, "bold"))
         width = max(map(len, names), default=0)

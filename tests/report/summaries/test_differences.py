@@ -93,7 +93,7 @@ def test_a_comparison_of_two_needs_no_second_file(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is not JSON"),
+        ("{", "not JSON"),
         ("3", "not the JSON of a result"),
         ("{}", "no workload"),
         ('{"workload":"w","machine":"m","batch":1,"time_s":1,"by_layer":[1],"by_phase":{"a":1}}', "damaged"),

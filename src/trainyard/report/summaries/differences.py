@@ -16,7 +16,7 @@ from trainyard.errors import BadInput, quoted
 from trainyard.reading import read_json, reader
 from trainyard.report.frames import pandas_module
 from trainyard.report.summaries.grid import console_of, html_grid, print_grid
-from trainyard.report.visible import one_line
+from trainyard.report.terminal import one_line
 from trainyard.results.result import Result
 from trainyard.units import show, unit_of_field
 

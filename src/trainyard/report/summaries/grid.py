@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from trainyard.report import visible
-from trainyard.report.visible import one_line
+from trainyard.report.terminal import new_console, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,8 +19,8 @@ def console_of(console: Console | None = None) -> Console:
     """The console of a command; a file has no width of its own, and 80 columns would cut names."""
     if console is not None:
         return console
-    own = visible.console()
-    return own if own.is_terminal else visible.console(width=PIPED_WIDTH)
+    own = new_console()
+    return own if own.is_terminal else new_console(width=PIPED_WIDTH)
 
 
 def print_grid(

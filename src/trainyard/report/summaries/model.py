@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.ir import Op, Phase, Role, Step
 from trainyard.report.frames import pandas_module
 from trainyard.report.summaries.grid import console_of, html_grid, print_grid
-from trainyard.report.visible import one_line
+from trainyard.report.terminal import one_line
 from trainyard.units import show
 
 if TYPE_CHECKING:

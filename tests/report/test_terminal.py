@@ -15,7 +15,7 @@ import pytest
 import trainyard as ty
 from trainyard.cli import main
 from trainyard.report import terminal
-from trainyard.report.visible import UNSAFE, console, one_line, visible
+from trainyard.report.terminal import UNSAFE, new_console, one_line, visible
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202egnp.exe\r\x08\x7f\nenergy 0 J"
 """A new title, a cleared screen, a colour, a turned direction, a line of its own."""
@@ -35,7 +35,7 @@ def test_a_console_prints_no_control_character_of_a_text_a_cell_or_a_heading() -
     from rich.text import Text
 
     stream = io.StringIO()
-    printed = console(file=stream, force_terminal=True, width=100)
+    printed = new_console(file=stream, force_terminal=True, width=100)
     table = Table(title=HOSTILE)
     table.add_column(HOSTILE)
     table.add_row(Text(HOSTILE, "bold red"))
@@ -93,12 +93,12 @@ def test_json_and_machine_files_escape_them(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_nobody_prints_past_the_one_place() -> None:
-    """`print` and rich's Console are of `terminal` and `visible` alone, in all that commands use."""
-    own = {"report/terminal.py", "report/visible.py"}
+    """`print` and rich's Console are of `terminal` alone, in all that commands use."""
+    own = {"report/terminal.py"}
     for file in SOURCE.rglob("*.py"):
         place = file.relative_to(SOURCE).as_posix()
         if place in own or not place.startswith(("cli/", "report/", "sweep/", "papers/", "machines/", "runs.py")):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("print", "Console"), f"{place}:{node.lineno}: use terminal.write or visible.console"
+                assert node.func.id not in ("print", "Console"), f"{place}:{node.lineno}: use terminal.write or new_console"
