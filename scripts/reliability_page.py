@@ -76,12 +76,12 @@ def million() -> str:
 def _on_paper(found: dict[str, Any]) -> str:
     """What the measured rates come to on a hundred machines."""
     points, whole, workers = found["planned_points"], found["whole_store"], MACHINES * CORES
-    plan_s, run_s, append_s = (points / found[rate] for rate in ("planned_per_s", "run_per_s_and_core", "appended_per_s"))
-    alone_s = plan_s + append_s + whole["write_seconds"]
+    plan_s, run_s = points / found["planned_per_s"], points / found["run_per_s_and_core"]
+    alone_s = plan_s + whole["write_seconds"]
     return (
         f"**On paper, a hundred machines of {CORES} cores.** At these rates the points take {run_s:,.0f} core-seconds: "
         f"{run_s / workers:.2g} s on {workers:,} cores. The driver does the rest alone: {plan_s:,.0f} s for the keys, "
-        f"{append_s:,.0f} s to write what comes back, {whole['write_seconds']:.0f} s for the whole store at the end. "
+        f"{whole['write_seconds']:.0f} s to write what comes back and the whole store at the end. "
         f"Points as cheap as these (one linear layer) gain nothing from more than about {max(1, round(run_s / alone_s))} cores: "
         f"planning is what would have to be spread. Points of a second each keep all {workers:,} cores busy for "
         f"{points / workers / 60:.1f} minutes, beside {alone_s / 60:.1f} minutes of the driver's. Not measured: the network, and a "
