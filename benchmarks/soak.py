@@ -183,7 +183,7 @@ class Visitor:
     WORKLOADS = ("linear", "bert-tiny", "ncf")
     MACHINES = ("npu", "tpu", "sigma", "tensordash", "mcdla-b")
     PATHS = ("/", "/api/version", "/api/workloads", "/api/machines", "/api/papers", "/api/papers/igo", "/api/stores", "/api/jobs")
-    NONSENSE = ("nppu(", "npu(array=" * 30, "a:b", "../x.toml", "npu(dram=-1)", "\x00", "")
+    NONSENSE = ("nppu(", "npu(dram=1e999999 GB/s)", "npu(array=" * 30, "a:b", "../x.toml", "npu(dram=-1)", "\x00", "")
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server, self.random = server, random.Random(seed)
