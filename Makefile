@@ -7,7 +7,7 @@ WARM   := $(VENV)/.compiled
 export PYTHONDONTWRITEBYTECODE =  # the tests start many processes: what one has compiled, all read
 PYTEST := $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test test-all mutate static quick-static types unit docs pages clean help
+.PHONY: install demo rtl test test-all mutate static quick-static types unit docs pages clean help
 
 help:
 	@echo "make install   install into .venv, and compile the loops of all machines"
@@ -15,6 +15,7 @@ help:
 	@echo "make test      install, static checks, doctests, all tests but slow and gpu"
 	@echo "make test-all  the same with the slow tiers and long fuzzing"
 	@echo "make mutate    mutation testing of one room: ROOM=devices [COUNT=80]; goes on where it ended (docs/mutation.md)"
+	@echo "make rtl       hardware: all designs equal to the simulator, properties proved, area and energy in gates (docs/rtl.md)"
 	@echo "make docs      the manual as a site (site/index.html), from the pages as they are; a warning is an error"
 	@echo "make pages     every number, table and picture of the manual anew, from the scripts that make them"
 
@@ -59,6 +60,14 @@ COUNT ?= 80
 mutate: $(STAMP)
 	nice -n 10 $(BIN)/python scripts/mutate.py $(ROOM) --count $(COUNT)
 	$(BIN)/python scripts/mutate.py --page
+
+rtl: export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache
+rtl: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[rtl]'
+	$(BIN)/python scripts/rtl.py all
+	$(BIN)/python scripts/ledger_tables.py
+	$(BIN)/python scripts/rtl_diagrams.py
+	$(BIN)/python scripts/rtl_page.py
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

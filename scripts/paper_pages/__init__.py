@@ -56,10 +56,11 @@ def ledger_section(rows: Sequence[Row]) -> Iterator[Section]:
     """All claims; then what the notes of the table have no room for."""
     head = ["claim", "paper", "ours", "verdict", "unit", "note"]
     cells = [[_claim(row), paper_figure(row), number(row.ours), row.verdict, row.claim.unit, row.note] for row in rows]
-    if any(row.printed is not None for row in rows):
-        head.insert(3, "from printed inputs")
-        for row, texts in zip(rows, cells, strict=True):
-            texts.insert(3, number(row.printed))
+    for title, figures in (("from gates", [row.gates for row in rows]), ("from printed inputs", [row.printed for row in rows])):
+        if any(figure is not None for figure in figures):
+            head.insert(3, title)
+            for figure, texts in zip(figures, cells, strict=True):
+                texts.insert(3, number(figure))
     yield Section("Ledger", f"{summary(rows)}.", table(head, cells))
     yield from details_section(rows)
 

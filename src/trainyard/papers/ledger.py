@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Literal, get_args
 from trainyard.errors import BadInput, UnknownName
 from trainyard.papers.evidence import Evidence, Figure, Search, Undefined, figure_of
 from trainyard.papers.evidence import as_dict as evidence_as_dict
+from trainyard.papers.gates import JUDGED_BY_GATES
+from trainyard.papers.gates import figure as figure_from_gates
 from trainyard.reading import parse_toml, reader
 
 Use = Literal["headline", "table", "derived", "context"]
@@ -94,7 +96,8 @@ Experiments = Mapping[str, Callable[[], Measured]]
 class Row:
     """One line of the ledger; `paper` is the paper's figure, `ratio` ours over it (the worst of a list).
 
-    `printed` is ours from the inputs that the paper prints, where it prints them; `details` are for the paper's page alone.
+    `printed` is ours from the inputs that the paper prints, where it prints them; `gates` is what synthesis of our own circuits
+    says (`papers.gates`); `details` are for the paper's page alone.
     """
 
     id: str
@@ -106,6 +109,7 @@ class Row:
     claim: Claim
     failed: bool = False
     printed: float | tuple[float, ...] | None = None
+    gates: float | None = None
     details: str = ""
     evidence: Evidence | None = None
 
@@ -115,6 +119,7 @@ class Row:
             "paper": list(self.paper) if isinstance(self.paper, tuple) else self.paper,
             "ours": list(self.ours) if isinstance(self.ours, tuple) else self.ours,
             "printed": list(self.printed) if isinstance(self.printed, tuple) else self.printed,
+            "gates": self.gates,
             "ratio": self.ratio if self.ratio is not None and math.isfinite(self.ratio) else None,
             "verdict": self.verdict,
             "note": self.note,
@@ -233,7 +238,8 @@ def _figure_pattern(figure: str) -> re.Pattern[str]:
 def judge(claim: Claim, measured: Measured) -> Row:
     """The verdict on one measured claim.
 
-    `open` stands in place of `off` alone: a result within 15 % is judged by its distance. An `undefined` claim has no ratio.
+    `open` stands in place of `off` alone: a result within 15 % is judged by its distance. An `undefined` claim has no ratio. A
+    claim on which a table is calibrated is judged by its figure from gates, where there is one.
     """
     ours = figure_of(measured.value)
     if isinstance(claim.value, str):
@@ -247,14 +253,19 @@ def judge(claim: Claim, measured: Measured) -> Row:
         ratio = None
     if claim.use == "derived" and verdict == "met":
         verdict = "derived"
+    counted = figure_from_gates(claim.id)
+    if counted is not None and claim.id in JUDGED_BY_GATES:
+        verdict, ratio = compare(claim, counted.value), worst(_ratios(claim, counted.value))
     conflict = claim.conflict and f"The paper contradicts itself here: {claim.conflict}."
     reason = "" if measured.evidence is None or verdict not in ("open", "undefined") else _reason(claim, measured.evidence)
-    note, *further = [text for text in (measured.proof, reason, measured.note, conflict) if text] or [""]
+    texts = (measured.proof, reason, measured.note, conflict, counted and f"From gates: {counted.note}")
+    note, *further = [text for text in texts if text] or [""]
     printed = None if measured.printed is None else figure_of(measured.printed)
     if printed is not None:
         _ratios(claim, printed)  # as many figures as the claim has, none of them nan
     return Row(
         id=claim.id, paper=claim.value, ours=ours, ratio=ratio, verdict=verdict, note=note, claim=claim, printed=printed,
+        gates=None if counted is None else counted.value,
         details=" ".join(text for text in (*further, measured.details) if text), evidence=measured.evidence,
     )  # fmt: skip
 

@@ -29,7 +29,8 @@ LEGEND = (
     "paper does not define the quantity; the note has readings that disagree. contradicted: the paper's own figures or physics "
     "exclude it, the proof is in the note. substitute: stands in for data that cannot be had. derived: not judged: "
     "arithmetic on the paper's rows, or calibrated on them. context: a parameter, used and not met. not yet: no experiment. "
-    "From printed inputs: the same experiment fed with what the paper prints of its own inputs, where it prints enough."
+    "From printed inputs: the same experiment fed with what the paper prints of its own inputs, where it prints enough. "
+    "From gates: synthesis of our own circuits to an open cell library; a row on which our tables are calibrated is judged by it."
 )
 HEADLINES = "The headlines of the papers. What each one hinges on stands first in its paper's section."
 CHANGED = "Changed after results had been seen"
@@ -39,7 +40,7 @@ CHANGED_TEXT = (
 )
 CHANGE_HEAD = ("what", "was", "is", "argument", "picked how", "what got worse beside the claims")
 MOVED_HEAD = ("by the change of", "claim", "paper", "before", "now", "moved", "verdict now")
-COLUMNS = ("claim", "paper", "ours", "from printed inputs", "ratio", "verdict", "unit", "where", "note")
+COLUMNS = ("claim", "paper", "ours", "from printed inputs", "from gates", "ratio", "verdict", "unit", "where", "note")
 
 
 def summary(rows: Iterable[Row]) -> str:
@@ -48,7 +49,7 @@ def summary(rows: Iterable[Row]) -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
-    figures = (paper_figure(row), number(row.ours), number(row.printed))
+    figures = (paper_figure(row), number(row.ours), number(row.printed), number(row.gates))
     return (row.id, *figures, ratio, row.verdict, row.claim.unit, row.claim.where, row.note)
 
 
@@ -133,9 +134,9 @@ table { border-collapse: collapse; width: 100%; margin: 1em 0 2em }
 th, td { text-align: left; padding: .3em .6em; vertical-align: top }
 th { border-bottom: 2px solid #1c2430 }
 td { border-bottom: 1px solid #dde2ea }
-td:nth-child(-n+5) { font-variant-numeric: tabular-nums }
+td:nth-child(-n+6) { font-variant-numeric: tabular-nums }
 td:first-child { overflow-wrap: anywhere; min-width: 16em }
-td:nth-child(7) { max-width: 9em } td:nth-child(9) { min-width: 20em }
+td:nth-child(8) { max-width: 9em } td:nth-child(10) { min-width: 20em }
 td.verdict { font-weight: 600; white-space: nowrap }
 .met, .derived { color: #0b6b3a } .near { color: #8a5a00 } .off { color: #a3161f } .open, .undefined { color: #1f5f8b }
 .contradicted, .substitute { color: #5a2ca0 } .context, .not-yet, small { color: #616b7a }
