@@ -29,4 +29,5 @@ def test_events_of_a_column_of_tiles_are_those_of_each_tile_alone(array, count):
     found = array.tile_events(Tiles(m, n, k, np.full(len(SIZES), float(count))))
     for number, size in enumerate(SIZES):
         expected = array.cost(MatMul(*size, count=count)).events
+        assert expected["scratchpad_write_out"] - expected["scratchpad_read_out"] == size[0] * size[1] * count
         assert {name: float(np.broadcast_to(column, len(SIZES))[number]) for name, column in found.items()} == expected

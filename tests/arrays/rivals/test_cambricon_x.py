@@ -135,3 +135,9 @@ def test_it_is_an_array_and_refuses_what_it_cannot_be():
         CambriconX().cost(MatMul(2, 2, 2, count=2), b=np.ones((2, 2)))
     with pytest.raises(BadInput, match="do not multiply"):
         CambriconX().execute(np.ones((2, 3)), np.ones((2, 3)))
+
+
+def test_a_round_more_reads_the_inputs_once_more():
+    array = CambriconX(elements=4, weights="a")
+    reads = {outputs: array.cost(MatMul(outputs, 3, 64)).events["scratchpad_read_b"] for outputs in (3, 4, 5, 8, 9)}
+    assert reads == {3: 192, 4: 192, 5: 2 * 192, 8: 2 * 192, 9: 3 * 192}

@@ -173,3 +173,8 @@ def test_bad_fields_and_masks_are_refused():
         EyerissV2(streaming="narrow")
     with pytest.raises(MaskError, match=r"a mask of shape \[4, 3\] is wanted"):
         EyerissV2().cost(MatMul(2, 3, 4), a=DENSE, b=np.ones((3, 4)))
+
+
+def test_the_granule_of_few_weights_is_one_row_deep():
+    array = EyerissV2(weights=8, sums=16)
+    assert array.granule() == (16, 16, array.rows)

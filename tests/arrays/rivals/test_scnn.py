@@ -212,3 +212,8 @@ def test_the_granule_is_a_group_of_outputs_that_fills_the_accumulators_of_an_ele
     assert scnn.granule() == (32 * 32 // 4, 32 * 32 // 4, 256)
     assert replace(scnn, weights="a").granule() == (256, 1024 * 4, 256)
     assert replace(scnn, weights="b").granule() == (1024 * 4, 256, 256)
+
+
+def test_there_is_no_guide_where_channels_are_divided():
+    assert Scnn(channel_parts=2, loading="counted").guides == ()
+    assert Scnn(loading="counted").guides

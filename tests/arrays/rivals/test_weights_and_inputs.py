@@ -14,7 +14,7 @@ from trainyard.arrays.rivals.cambricon_x import CambriconX
 from trainyard.arrays.rivals.eie import Eie
 from trainyard.arrays.rivals.expectation import binomial, expected_maximum, sampled_ratio, step_distribution
 from trainyard.arrays.rivals.scnn import Scnn
-from trainyard.arrays.rivals.weights_and_inputs import load, load_cycles, role_assignments
+from trainyard.arrays.rivals.weights_and_inputs import WeightsAndInputs, load, load_cycles, role_assignments
 from trainyard.devices import Accelerator
 from trainyard.errors import UnknownName
 from trainyard.hardware.formats.bitmaps import Bitmap
@@ -139,3 +139,10 @@ def test_behind_a_scratchpad_zeros_save_cycles_and_energy(array):
     joules = [sum(device.energy(cost.events).values()) for cost in (dense, sparse)]
     assert 0 < joules[1] < joules[0]
     assert device.energy(sparse.events)["local"] > 0
+
+
+def test_expected_products_are_the_densities_times_all_products():
+    shape = {"outputs": 3, "vectors": 5, "depth": 7, "weight_operand": "a", "weights": None, "inputs": None}
+    product = WeightsAndInputs(**shape, weight_density=0.5, input_density=0.25)
+    assert product.useful_products == pytest.approx(0.5 * 0.25 * 3 * 5 * 7)
+    assert (product.weight_count, product.input_count) == (0.5 * 3 * 7, 0.25 * 5 * 7)

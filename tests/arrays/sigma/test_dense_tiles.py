@@ -42,6 +42,7 @@ def test_columns_are_the_events_of_each_tile(array: Sigma, sizes: list[tuple[int
 
 
 @pytest.mark.oracle
+@example(Sigma(dpes=1, multipliers=16, bandwidth=3, streaming="limited", drain="fold"), 20, 20, 20, "a")  # 27 passes, 25 folds
 @given(arrays, sides, sides, sides, st.sampled_from(["a", "b"]))
 def test_cycles_of_a_dense_tile_are_those_of_the_array_with_that_operand_stationary(
     array: Sigma, m: int, n: int, k: int, side: Literal["a", "b"]

@@ -311,3 +311,10 @@ def test_a_run_takes_zeros_by_name_and_refuses_what_are_none():
         ty.run(step, on="tensordash", masks="nowhere.safetensors")
     with pytest.raises(BadInput, match="masks must be"):
         ty.run(step, on="npu", masks=5)
+
+
+@pytest.mark.parametrize("sides", ["one", "two"])
+def test_every_multiplier_has_a_mux_that_is_busy_when_it_is(sides):
+    b = Density(0.5) if sides == "two" else DENSE
+    events = TensorDash(tiles=4, sides=sides).cost(MatMul(64, 64, 64), a=Density(0.5), b=b).events
+    assert events["mux_slot"] == events["core_slot"] > 0
