@@ -198,6 +198,14 @@ class Visitor:
             self.leave: 3,
         }
 
+    def warm_up(self) -> None:
+        """Every workload on every machine once: workers have imported and compiled what they need."""
+        for workload in self.WORKLOADS:
+            for machine in self.MACHINES:
+                job = self.client.post("/api/jobs", json={"workload": workload, "machine": machine}).json()
+                while job["state"] in ("queued", "running"):
+                    job = self.client.get(f"/api/jobs/{job['id']}", params={"wait": 30}).json()
+
     def act(self) -> list[httpx.Response]:
         (action,) = self.random.choices([*self.actions], [*self.actions.values()])
         return action()
@@ -280,8 +288,7 @@ def soak(
     figures, server = Soak(), Server(folder)
     try:
         visitor = Visitor(server, seed)
-        for machine in visitor.MACHINES:  # both kinds of workers run, with what they import
-            visitor.client.post("/api/jobs", json={"workload": "linear", "machine": machine})
+        visitor.warm_up()
         visitor.settle()
         figures.samples.append(server.sample())
         begin = sampled = time.monotonic()
