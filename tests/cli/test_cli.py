@@ -324,7 +324,7 @@ def test_damaged_step_files(trainyard: Run, tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text('{"format": "trainyard.step", "version": 99}')
     (tmp_path / "cut.json.gz").write_bytes(b"\x1f\x8b\x08")
     assert "version 99" in in_one_line(trainyard("run", str(tmp_path / "old.json"), "--on", "npu")[2])
-    assert "cannot read step" in in_one_line(trainyard("run", str(tmp_path / "cut.json.gz"), "--on", "npu")[2])
+    assert "cut.json.gz: it ends too early" in in_one_line(trainyard("run", str(tmp_path / "cut.json.gz"), "--on", "npu")[2])
 
 
 def test_a_step_file_runs(trainyard: Run, topology: str, tmp_path: Path) -> None:

@@ -113,9 +113,10 @@ def test_events_that_real_numbers_cannot_count_are_added_up_by_the_twin() -> Non
 
 
 def test_a_refusal_comes_with_the_run_and_not_with_the_first_read() -> None:
-    op = Op(body=MatMul(8, 8, 8), name="mm", layer="fc", phase=Phase.FORWARD)
+    op = Op(body=MatMul(4096, 4096, 4096), name="mm", layer="fc", phase=Phase.FORWARD)
     step, device = Step("one", 1, (op,), ()), ty.machine("npu")
-    for refused in (replace(device, precision="int64"), replace(device, scratchpad_bytes=8), replace(device, clock_hz=1e-30)):
+    slow = replace(device, clock_hz=1e-3, dram_bytes_per_s=150.0)  # more than the 53 days of the clock
+    for refused in (replace(device, precision="int64"), replace(device, scratchpad_bytes=8), slow):
         with pytest.raises((BadInput, LookupError)) as reason:
             ty.run(step, on=refused)
         with pytest.raises(type(reason.value)) as twin:

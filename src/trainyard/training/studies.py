@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trainyard.checks import LARGEST_COUNT
 from trainyard.errors import BadInput
 from trainyard.mapping.algorithms import (
     ADMM,
@@ -69,7 +70,7 @@ def choose_rate(
     if len(grid) == 1:
         return grid[0]
     parts = data.held_out(HELD_OUT)
-    options = {**options, "evaluate_every": 1 << 62, "rates": rates_of(algorithm)}
+    options = {**options, "evaluate_every": LARGEST_COUNT, "rates": rates_of(algorithm)}
     accuracy = {rate: train(model, parts, algorithm=algorithm, learning_rate=rate, **options).accuracy for rate in sorted(grid)}
     return max(accuracy, key=lambda rate: accuracy[rate])
 
