@@ -125,7 +125,7 @@ def cache_folder() -> Path:
 def source_digest() -> str:
     """Of every file of the package, and of the versions that its numbers rest on: what another program may have computed otherwise.
 
-    The shipped ledger is left out: it is computed by the others.
+    The shipped ledger is left out: it is computed by the others. So is all that running leaves in `__pycache__`.
 
     >>> len(source_digest())
     64
@@ -136,7 +136,7 @@ def source_digest() -> str:
             digest.update(f"{name} {version(name)}\n".encode())
     root = Path(__file__).parent
     for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).as_posix()):
-        if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc") and path.name != SHIPPED_LEDGER:
+        if "__pycache__" not in path.parts and path.is_file() and path.name != SHIPPED_LEDGER:
             digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()

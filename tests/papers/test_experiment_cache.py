@@ -150,8 +150,11 @@ def test_the_source_digest_changes_with_every_file(monkeypatch: pytest.MonkeyPat
         digests.add(files.source_digest.__wrapped__())
     (tmp_path / "new.py").write_text("")
     digests.add(files.source_digest.__wrapped__())
-    (tmp_path / "new.pyc").write_text("compiled")
-    digests.add(files.source_digest.__wrapped__())
+    assert len(digests) == 3
+    (tmp_path / "kernels" / "__pycache__").mkdir(parents=True)
+    for left_by_a_run in ("new.pyc", "loop.nbi", "loop.lock"):
+        (tmp_path / "kernels" / "__pycache__" / left_by_a_run).write_text("compiled")
+        digests.add(files.source_digest.__wrapped__())
     assert len(digests) == 3
 
 
