@@ -18,6 +18,7 @@ from tests.web.browsing import Browsing, Visit, browsing
 
 import trainyard as ty
 from trainyard.ir import Phase
+from trainyard.papers import shipped
 from trainyard.units import show
 
 pytestmark = pytest.mark.browser
@@ -384,6 +385,18 @@ def test_a_link_to_a_verdict_that_no_claim_has_says_so(visit: Visit) -> None:
     page.locator("table.ledger").wait_for()
     visit.go("/?view=papers&paper=mcdla&verdict=wrong")
     page.get_by_text("There is no verdict wrong: the verdicts are met, near").wait_for(timeout=WAIT_MS)
+
+
+def test_a_claim_that_is_judged_by_gates_shows_the_figure_from_gates(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/?view=papers&paper=sigma")
+    row = page.locator("table.ledger tbody tr").filter(has=page.locator("th", has_text=re.compile("^sigma.area$")))
+    row.wait_for(timeout=WAIT_MS)
+    heads = page.locator("table.ledger thead th").all_inner_texts()
+    (figure,) = [claim.gates for claim in shipped.rows("sigma") if claim.id == "sigma.area"]
+    cells = row.locator("th, td").all_inner_texts()
+    assert figure is not None
+    assert float(cells[heads.index("from gates")]) == pytest.approx(figure, rel=1e-3)
 
 
 def test_a_sweep_that_is_not_finished_says_so(visit: Visit) -> None:

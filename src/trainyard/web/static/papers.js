@@ -136,6 +136,7 @@ export default class Papers {
       {head: "claim", of_row: true, cell: row => breakable(row.id), class: "claim"},
       {head: "paper", class: "list", cell: row => `${paperFigure(row)} ${row.unit ?? ""}`.trim(), value: row => first(row.paper)},
       {head: "ours", class: "list", cell: row => number(row.ours), value: row => first(row.ours)},
+      ...(this.body.rows.some(measuredInGates) ? [{head: "from gates", class: "list", cell: row => measuredInGates(row) ? number(row.gates) : "", value: row => first(row.gates)}] : []),
       {head: "ratio", cell: row => row.ratio === null || row.ratio === undefined ? "" : row.ratio.toFixed(3), value: row => row.ratio},
       {head: "verdict", text: true, cell: row => make("span", {class: chipClass(row.verdict), title: VERDICTS[row.verdict]}, row.verdict)},
       {head: "where", text: true, cell: row => row.where, class: "wide where"},
@@ -155,6 +156,8 @@ function folded(note) {
 
 // Words between backticks are code.
 const marked = text => text.split(/`([^`]+)`/).map((part, number) => number % 2 ? make("code", {}, part) : part);
+
+const measuredInGates = row => row.gates !== null && row.gates !== undefined;
 
 const first = value => Array.isArray(value) ? value[0] : value;
 
