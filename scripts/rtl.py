@@ -37,8 +37,12 @@ def tools() -> None:
     if os.geteuid() or shutil.which("apt-get") is None:
         raise SystemExit(f"make rtl needs {', '.join(packages)}: sudo {' '.join(command)}")
     print(f"installing {', '.join(packages)}", flush=True)
-    if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-        raise SystemExit(f"apt-get could not install {', '.join(packages)}: run apt-get update, then make rtl again")
+    for refresh in (False, True):  # lists of packages may be missing or old
+        if refresh:
+            subprocess.run(["apt-get", "update"], stdout=subprocess.DEVNULL, check=False)
+        if not subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+            return
+    raise SystemExit(f"apt-get could not install {', '.join(packages)}: its message stands above")
 
 
 def equality(names: list[str]) -> None:

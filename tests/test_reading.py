@@ -60,7 +60,8 @@ def test_every_reader_is_fuzzed() -> None:
         if "@reader(" in text and file.name != "reading.py":
             marked |= {*_marked(ast.parse(text), file.relative_to(SOURCE).with_suffix("").as_posix().replace("/", "."))}
     assert marked == {name.partition(" ")[0] for name in TABLE} | NOT_FUZZED.keys()
-    assert {name.removeprefix("trainyard.") for name in READERS if name.startswith("trainyard.")} <= marked
+    elsewhere = {name.removeprefix("trainyard.") for name in READERS if name.startswith("trainyard.")}
+    assert {name for name in elsewhere if not name.startswith("reading.")} <= marked  # its doctest marks one
 
 
 # fmt: off
