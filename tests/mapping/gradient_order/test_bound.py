@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainyard.arrays import Systolic
 from trainyard.errors import BadInput
 from trainyard.ir import MatMul
-from trainyard.mapping.gradient_order.bound import Bound, least_bytes, least_bytes_alone, regime
+from trainyard.mapping.gradient_order.bound import Bound, _touched, least_bytes, least_bytes_alone, regime
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, cost, traffic
 from trainyard.mapping.gradient_order.tile_streams import Order, Partition
 from trainyard.mapping.tiling import Supply
@@ -228,3 +228,45 @@ def test_refusals() -> None:
     with pytest.raises(BadInput, match="capacity_bytes must be positive"):
         least_bytes(MatMul(2, 2, 2), 0, 4)
     assert Bound(compulsory=20, capacity=10, segments=1).total == 20
+
+
+# fmt: off
+ROOM = [
+    # M, N, K        bytes of an element of dY, W, X, dX, dW
+    ((3, 4, 50),     (2, 1, 3, 5, 7), "dY stays",     2 * 12 + max(min(4 * 1 + 5, 3 * 5 + 1), min(4 * 7 + 3, 3 * 3 + 7))),
+    ((50, 4, 3),     (2, 1, 3, 5, 7), "weights stay", 12 * (1 + 7) + min(4 * 2 + 5, 3 * (3 + 5) + 2)),
+    ((4, 50, 3),     (2, 1, 3, 5, 7), "inputs stay",  12 * (3 + 5) + min(4 * 2 + 7, 3 * (1 + 7) + 2)),
+    ((50, 4, 3),     (2, 3, 1, 1, 4), "half stays",   12 * 4 + min(4 * 2 + 1, 3 * 1 + 2)),    # dW and a row of X, an element of dY
+    ((50, 3, 4),     (2, 3, 1, 1, 4), "half stays",   12 * 4 + min(3 * 2 + 1, 4 * 1 + 2)),    # the same, with a row of dY
+    ((50, 4, 3),     (2, 4, 1, 1, 3), "half stays",   12 * 4 + min(4 * 2 + 1, 3 * 1 + 2)),    # W needs more than dW
+    ((4, 50, 3),     (2, 1, 4, 3, 1), "half stays",   12 * 4 + min(4 * 2 + 1, 3 * 1 + 2)),    # X and an element of the others
+    ((50, 3, 40),    (1, 1, 1, 1, 1), "half stays",   3 * 40 + min(3 + 1, 40 + 1)),
+    ((50, 3, 5),     (9, 1, 2, 2, 3), "half stays",   15 * 3 + min(3 * 9 + 2, 5 * 2 + 9)),    # a row of dY is wide
+    ((50, 5, 3),     (1, 1, 9, 2, 3), "half stays",   15 * 3 + min(5 * 1 + 9, 3 * 9 + 1)),    # a row of X is
+]
+# fmt: on
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("extents", "rates", "named", "room"), ROOM)
+def test_a_regime_begins_at_the_byte_at_which_its_tensors_have_room(
+    extents: tuple[int, int, int], rates: tuple[int, int, int, int, int], named: str, room: int
+) -> None:
+    m, n, k = extents
+    y, w, x, d, g = (rate * size for rate, size in zip(rates, (m * n, k * n, m * k, m * k, k * n), strict=True))
+    pair = Pair(op=MatMul(m, n, k), moved=(y, w, x, d, g), resident=(y, w, x, d, g), sums=(d, g))
+    assert regime(pair, room) == named
+    assert regime(pair, room - 1) != named
+
+
+@given(
+    weights=st.tuples(*[st.fractions(min_value=1, max_value=8, max_denominator=7).map(float)] * 3),
+    extents=st.tuples(*[st.integers(1, 60)] * 3),
+)
+def test_one_run_needs_all_of_three_tensors_however_the_products_of_fractions_round(
+    weights: tuple[float, float, float], extents: tuple[int, int, int]
+) -> None:
+    m, n, k = extents
+    limits = (m * n, k * n, m * k)
+    expected = sum(weight * limit for weight, limit in zip(weights, limits, strict=True))
+    assert _touched(weights, limits, m * n * k, m * n * k) == pytest.approx(expected, rel=1e-12)

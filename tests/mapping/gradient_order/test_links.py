@@ -114,6 +114,16 @@ def test_a_relu_alone_between_two_layers() -> None:
     assert last.why == "no layer with weights is below"
 
 
+def test_tensors_of_its_own_are_those_that_do_not_arrive_from_the_op_before() -> None:
+    """Dropout's mask and a scale: each op reads the gradient that the one before it left, and one tensor more."""
+    steps = [
+        Op(body=ElementWise("mul", 32), name=name, phase=Phase.GRAD_INPUT, inputs=inputs, outputs=outputs)
+        for name, inputs, outputs in (("mul", (5, 10), (11,)), ("div", (11, 10), (12,)), ("neg", (12,), (6,)))
+    ]
+    (link, _) = gradient_links(step_of(*steps, specs=(TensorSpec((8, 4)),) * 3))
+    assert link.epilogue == ("mul with 1 tensor of its own", "div with 1 tensor of its own", "neg")
+
+
 def test_the_bias_below_is_no_second_reader() -> None:
     bias = Op(body=Reduction("sum", 32, 4), name="sum", layer="lower", phase=Phase.GRAD_WEIGHT, inputs=(6,), outputs=(10,))
     assert gradient_links(step_of(relu(), bias, specs=(TensorSpec((4,), role=Role.PARAMETER_GRADIENT),)))[0].fuses

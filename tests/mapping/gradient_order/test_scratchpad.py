@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trainyard.arrays import Systolic
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import ArrayCost, MatMul
-from trainyard.mapping.gradient_order.scratchpad import Pair, cost, traffic
+from trainyard.mapping.gradient_order.scratchpad import Pair, additions, cost, traffic
 from trainyard.mapping.gradient_order.tile_streams import Partition
 from trainyard.mapping.tiling import Problem, Supply
 
@@ -522,3 +522,54 @@ def test_a_window_never_moves_less_than_a_scratchpad_of_least_recent_tiles_loads
         ample = traffic(op, capacity_bytes=whole(op, the_same(size)), policy="window", **given_all)
         assert found.total_bytes >= ample.total_bytes == traffic(op, capacity_bytes=10**6, **given_all).total_bytes
         assert found.spill_bytes % 2 == 0
+
+
+def test_a_single_product_has_its_sums_in_the_place_of_dx_and_neither_x_nor_dw():
+    """A (4,6) B (6,5): its sum runs over n, its columns are k."""
+    problem = Problem(op=MatMul(4, 5, 6, 2), a_bytes=96, b_bytes=120, out_bytes=80, sum_bytes=160, a_sram_bytes=192)
+    pair = Pair.single(problem)
+    assert pair == Pair(
+        op=MatMul(4, 6, 5, 2),
+        moved=(96, 120, 0, 80, 0),
+        resident=(192, 120, 0, 160, 0),
+        sums=(160, 0),
+        alone=True,
+    )
+    assert pair.compulsory_bytes == 96 + 120 + 80
+
+
+def test_a_pair_of_fewer_products_has_its_share_of_all_bytes():
+    pair = Pair(op=MatMul(4, 5, 6, 6), moved=(6, 12, 18, 24, 30), resident=(12, 18, 24, 30, 36), sums=(42, 48))
+    two = Pair(op=MatMul(4, 5, 6, 2), moved=(2, 4, 6, 8, 10), resident=(4, 6, 8, 10, 12), sums=(14, 16))
+    assert pair.with_count(2) == two
+    assert two.with_count(6) == pair
+
+
+# fmt: off
+ADDED = [
+    # axis  parts  cores  alone   elements added, of 2 products with dX (4,6) and dW (6,5)
+    ("m",   3,     True,  False,  2 * 30 * 2),
+    ("m",   3,     True,  True,   0),             # there is no dW
+    ("n",   3,     True,  False,  2 * 24 * 2),
+    ("n",   3,     True,  True,   2 * 24 * 2),
+    ("k",   3,     True,  False,  0),
+    ("n",   9,     True,  False,  2 * 24 * 4),    # no more parts than columns
+    ("m",   1,     True,  False,  0),
+    ("m",   3,     False, False,  0),             # one core does the parts in turn
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("axis", "parts", "cores", "alone", "added"), ADDED)
+def test_partial_sums_of_a_gradient_are_added_between_cores_where_its_sum_is_cut(axis, parts, cores, alone, added):
+    sizes = (40, 60, 48, 48, 60)
+    pair = Pair(op=MatMul(4, 5, 6, 2), moved=sizes, resident=sizes, sums=(48, 60), alone=alone)
+    assert additions(pair, Partition(axis=axis, parts=parts, cores=cores)) == added
+    assert additions(pair, None) == 0
+
+
+def test_a_convolution_adds_every_weight_of_its_windows_and_every_row_that_a_stride_inserts():
+    sizes = (40, 60, 48, 48, 60)
+    pair = Pair(op=MatMul(4, 5, 6, 2), moved=sizes, resident=sizes, sums=(48, 60), windows=9, spread=4)
+    assert additions(pair, Partition(axis="m", parts=2, cores=True)) == 2 * 30 * 9
+    assert additions(pair, Partition(axis="n", parts=2, cores=True)) == 2 * 24 * 4

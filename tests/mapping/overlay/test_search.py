@@ -249,3 +249,33 @@ def test_checkpointing_is_found_where_nothing_can_be_sent() -> None:
     assert found.peak_bytes <= checkpoints.peak_bytes
     assert found.time_s <= checkpoints.time_s
     assert found.time_s > 72
+
+
+def recomputable(sizes: tuple[int, ...], seconds: tuple[float | None, ...]) -> Problem:
+    """Tensors made one after the other, that backward reads in reverse."""
+    end = 2 * len(sizes)
+    saved = [
+        Saved(
+            name=f"t{index}", bytes=size, produced=index, last_forward=index, first_backward=end - 1 - index,
+            last_backward=end - 1 - index, recompute_s=again,
+        )
+        for index, (size, again) in enumerate(zip(sizes, seconds, strict=True))
+    ]  # fmt: skip
+    link = {"out_bytes_per_s": 1, "in_bytes_per_s": 1}
+    return Problem(durations_s=(1.0,) * end, other_bytes=(0,) * end, saved=tuple(saved), **link)
+
+
+def test_starts_recompute_every_eighth_of_the_bytes_and_send_the_rest_in_three_orders() -> None:
+    """Eight equal tensors, the last made the cheapest: none, one, ... all of them are recomputed, from the last on."""
+    problem = recomputable((4,) * 8, tuple(8.0 - index for index in range(8)))
+    starts = Ladder(problem)._starts
+    shares = [[index for index, decision in enumerate(base) if DECISIONS[decision] == "recompute"] for base, _ in starts[::3]]
+    assert shares == [list(range(8 - count, 8)) for count in range(9)]
+    assert [sends.tolist() for _, sends in starts[:3]] == [list(range(8)), list(range(8)), [0, 4, 2, 6, 1, 5, 3, 7]]
+    assert [sends.tolist() for _, sends in starts[3:6]] == [list(range(7)), list(range(7)), [0, 4, 2, 6, 1, 5, 3]]
+
+
+def test_the_dearest_to_recompute_for_its_bytes_is_sent_first_and_what_cannot_be_made_again_before_all() -> None:
+    problem = recomputable((4, 1, 2, 8), (4.0, 3.0, None, 1.0))  # seconds a byte: 1, 3, never, 1/8
+    _, by_cost, _ = (sends.tolist() for _, sends in Ladder(problem)._starts[:3])
+    assert by_cost == [2, 1, 0, 3]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import trainyard as ty
 from trainyard.errors import BadInput
-from trainyard.ir import Collective, MatMul, Phase, Step
+from trainyard.ir import Collective, MatMul, Phase, Role, Step, TensorSpec
 from trainyard.mapping.parallel import transform as parallel
-from trainyard.mapping.parallel.expert_loops import regrouped
+from trainyard.mapping.parallel.expert_loops import _Different, _joined, regrouped
 from trainyard.mapping.parallel.experts import ExpertParallel, spread
 
 EXPERTS, WIDTH, HIDDEN, TOP, LENGTH = 8, 16, 24, 2, 12
@@ -109,3 +109,28 @@ def test_what_is_no_loop_over_experts_stays_as_it_is() -> None:
         spread(step, 8)
     plain = ty.zoo.load("bert-tiny")
     assert regrouped(plain) is plain
+
+
+def test_weights_of_experts_are_stacked_and_their_rows_put_behind_one_another() -> None:
+    weights = [TensorSpec((24, 16), role=Role.PARAMETER, name=f"experts.{number}.up.weight") for number in range(3)]
+    assert _joined(weights) == TensorSpec((3, 24, 16), role=Role.PARAMETER, name="experts.up.weight")
+    rows = [TensorSpec((24, 5 + number), slope=(0, 2 + number)) for number in range(3)]
+    assert _joined(rows) == TensorSpec((24, 18), slope=(0, 9))
+
+
+# fmt: off
+UNLIKE = {
+    "two shapes":          [TensorSpec((24, 16)), TensorSpec((24, 16)), TensorSpec((12, 16))],
+    "two types":           [TensorSpec((24, 16)), TensorSpec((24, 16), "fp16")],
+    "two ranks":           [TensorSpec((24, 16)), TensorSpec((24, 16, 1))],
+    "other features":      [TensorSpec((5, 16), slope=(2, 0)), TensorSpec((5, 12), slope=(2, 0))],
+    "one does not grow":   [TensorSpec((5, 16), slope=(2, 0)), TensorSpec((5, 16))],
+    "another axis grows":  [TensorSpec((5, 5), slope=(2, 0)), TensorSpec((5, 5), slope=(0, 2))],
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("what", UNLIKE)
+def test_tensors_of_experts_that_differ_are_not_joined(what: str) -> None:
+    with pytest.raises(_Different):
+        _joined(UNLIKE[what])

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import trainyard as ty
 from oracles.expert_execution import balanced, dense, execute
 from trainyard.errors import BadInput
-from trainyard.ir import Collective, MatMul, Op, Phase, Role, Step
+from trainyard.ir import Collective, Gather, MatMul, Op, Phase, Role, Step
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel.experts import ExpertParallel, rows_at, spread
 
@@ -89,6 +89,16 @@ def test_a_device_keeps_its_experts_and_their_state_and_all_of_the_rest(ranks: i
         assert whole - kept == (2 if role is Role.STATE else 1) * (experts - experts // ranks)
     updates = sum(op.body.elements for op in one.ops if op.phase is Phase.UPDATE and hasattr(op.body, "elements"))
     assert updates == others + experts // ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_biases_are_picked_from_the_rows_of_the_experts_of_a_device(ranks: int) -> None:
+    """Two tables in forward, and two that backward adds into; the device's rows are as many as its tokens' own."""
+    step = captured(biased=True)
+    one = spread(step, 8, ExpertParallel(ranks=ranks))
+    tables = [op.body for op in one.ops if isinstance(op.body, Gather) and op.body.table_rows <= EXPERTS]
+    widths = [2 * HIDDEN, WIDTH, WIDTH, 2 * HIDDEN]
+    assert tables == [Gather(LENGTH * TOP, width, EXPERTS // ranks, scatter=n > 1) for n, width in enumerate(widths)]
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
