@@ -13,7 +13,7 @@ right; a part from which none is missing is a finished sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,17 +23,8 @@ from amaranth.lib.wiring import Component, In, Out
 from trainyard.hardware.reduction.adder_trees import Art
 from trainyard.rtl.arithmetic.adder import FloatAdder
 from trainyard.rtl.arithmetic.formats import FloatFormat, format_of
-from trainyard.rtl.catalogue import Design, Inputs, Outputs, parameter, register, require_power_of_two
-from trainyard.rtl.reduction.network import (
-    Lanes,
-    delayed,
-    expected_sums,
-    grouping_ports,
-    minus_zero,
-    network_ports,
-    random_folds,
-    vec_id_bits,
-)
+from trainyard.rtl.catalogue import register
+from trainyard.rtl.reduction.network import Lanes, NetworkDesign, delayed, grouping_ports, minus_zero, network_ports, vec_id_bits
 
 SELECTS = ("gate_left", "gate_right", "gate_received", "sum_from_right", "beside_from_right")
 """Select bits of a node: which inputs its adders take, and whether a register holds the right child's result or the left one's."""
@@ -255,25 +246,19 @@ class ArtNetwork(Component):
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArtDesign(Design):
+class ArtDesign(NetworkDesign):
     """ART beside `hardware.reduction.adder_trees.Art`."""
 
     name: ClassVar[str] = "art"
     word: ClassVar[str] = "ART, the augmented reduction tree (MAERI, ASPLOS 2018), which SIGMA compares FAN with"
-    lanes: int = parameter(8, "products that enter in a cycle; a power of two")
-    number: str = parameter(
-        "fp32", "number format: fp32, fp16, bf16 or e<exponent bits>m<fraction bits>, -flush without subnormals"
-    )
 
-    def __post_init__(self) -> None:
-        require_power_of_two(self.name, lanes=self.lanes)
-        format_of(self.number)
+    @property
+    def tree(self) -> Art:
+        return Art(lanes=self.lanes)
+
+    @property
+    def outlets(self) -> Mapping[str, Sequence[int]]:
+        return outlets_of(self.lanes)
 
     def build(self) -> Component:
         return ArtNetwork(self.lanes, format_of(self.number))
-
-    def stimulus(self, cycles: int, seed: int) -> list[Inputs]:
-        return random_folds(Art(lanes=self.lanes), format_of(self.number), cycles, seed)
-
-    def expected(self, stimulus: Sequence[Inputs]) -> list[Outputs]:
-        return expected_sums(Art(lanes=self.lanes), format_of(self.number), stimulus, outlets_of(self.lanes))

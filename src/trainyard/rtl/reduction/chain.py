@@ -7,7 +7,7 @@ presumes: products enter together, sums leave together after as many cycles as t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,8 +18,8 @@ from trainyard.checks import require_positive
 from trainyard.hardware.reduction.adder_trees import LinearChain
 from trainyard.rtl.arithmetic.adder import FloatAdder
 from trainyard.rtl.arithmetic.formats import FloatFormat, format_of
-from trainyard.rtl.catalogue import Design, Inputs, Outputs, parameter, register
-from trainyard.rtl.reduction.network import Lanes, delayed, expected_sums, network_ports, random_folds
+from trainyard.rtl.catalogue import parameter, register
+from trainyard.rtl.reduction.network import Lanes, NetworkDesign, delayed, network_ports
 
 
 class ChainCells(Component):
@@ -72,25 +72,24 @@ class ChainNetwork(Component):
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainDesign(Design):
+class ChainDesign(NetworkDesign):
     """The chain beside `hardware.reduction.adder_trees.LinearChain`."""
 
     name: ClassVar[str] = "chain"
     word: ClassVar[str] = "linear (spatio-temporal) reduction, lane to lane (SIGMA, HPCA 2020, Sec. IV-A2)"
     lanes: int = parameter(8, "products that enter in a cycle")
-    number: str = parameter(
-        "fp32", "number format: fp32, fp16, bf16 or e<exponent bits>m<fraction bits>, -flush without subnormals"
-    )
 
     def __post_init__(self) -> None:
         require_positive(self.name, lanes=self.lanes)
         format_of(self.number)
 
+    @property
+    def tree(self) -> LinearChain:
+        return LinearChain(lanes=self.lanes)
+
+    @property
+    def outlets(self) -> Mapping[str, Sequence[int]]:
+        return {"sum": range(self.lanes)}
+
     def build(self) -> Component:
         return ChainNetwork(self.lanes, format_of(self.number))
-
-    def stimulus(self, cycles: int, seed: int) -> list[Inputs]:
-        return random_folds(LinearChain(lanes=self.lanes), format_of(self.number), cycles, seed)
-
-    def expected(self, stimulus: Sequence[Inputs]) -> list[Outputs]:
-        return expected_sums(LinearChain(lanes=self.lanes), format_of(self.number), stimulus, {"sum": range(self.lanes)})

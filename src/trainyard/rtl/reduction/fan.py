@@ -12,7 +12,7 @@ side that stays in its own dot product; and a sum leaves where the next higher a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,8 +22,8 @@ from amaranth.lib.wiring import Component, In, Out
 from trainyard.hardware.reduction.adder_trees import Fan
 from trainyard.rtl.arithmetic.adder import FloatAdder
 from trainyard.rtl.arithmetic.formats import FloatFormat, format_of
-from trainyard.rtl.catalogue import Design, Inputs, Outputs, parameter, register, require_power_of_two
-from trainyard.rtl.reduction.network import Lanes, delayed, expected_sums, grouping_ports, network_ports, random_folds
+from trainyard.rtl.catalogue import register
+from trainyard.rtl.reduction.network import Lanes, NetworkDesign, delayed, grouping_ports, network_ports
 
 
 def outlets_of(lanes: int) -> dict[str, Sequence[int]]:
@@ -159,25 +159,19 @@ class FanNetwork(Component):
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FanDesign(Design):
+class FanDesign(NetworkDesign):
     """FAN beside `hardware.reduction.adder_trees.Fan`."""
 
     name: ClassVar[str] = "fan"
     word: ClassVar[str] = "FAN, the forwarding adder network (SIGMA, HPCA 2020, Sec. IV-A2)"
-    lanes: int = parameter(8, "products that enter in a cycle; a power of two")
-    number: str = parameter(
-        "fp32", "number format: fp32, fp16, bf16 or e<exponent bits>m<fraction bits>, -flush without subnormals"
-    )
 
-    def __post_init__(self) -> None:
-        require_power_of_two(self.name, lanes=self.lanes)
-        format_of(self.number)
+    @property
+    def tree(self) -> Fan:
+        return Fan(lanes=self.lanes)
+
+    @property
+    def outlets(self) -> Mapping[str, Sequence[int]]:
+        return outlets_of(self.lanes)
 
     def build(self) -> Component:
         return FanNetwork(self.lanes, format_of(self.number))
-
-    def stimulus(self, cycles: int, seed: int) -> list[Inputs]:
-        return random_folds(Fan(lanes=self.lanes), format_of(self.number), cycles, seed)
-
-    def expected(self, stimulus: Sequence[Inputs]) -> list[Outputs]:
-        return expected_sums(Fan(lanes=self.lanes), format_of(self.number), stimulus, outlets_of(self.lanes))

@@ -16,7 +16,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib.wiring import In, Out
 
 from trainyard.hardware.reduction.adder_trees import PORTS, AdderTree
-from trainyard.rtl.arithmetic.formats import FP32, FloatFormat, add, is_nan
+from trainyard.rtl.arithmetic.formats import FP32, FloatFormat, add, format_of, is_nan
 from trainyard.rtl.arithmetic.stimulus import finite_bits, random_bits
-from trainyard.rtl.catalogue import Inputs, Outputs
+from trainyard.rtl.catalogue import Design, Inputs, Outputs, parameter, require_power_of_two
 
 OUTLETS = ("sum", "bypass", "beside")
 """Names of the outputs of an adder, by the simulator's number of its port."""
@@ -36,7 +37,7 @@ def grouping_ports(lanes: int) -> dict[str, Any]:
     return {"busy": In(lanes), **{f"vec_id_{lane}": In(vec_id_bits(lanes)) for lane in range(lanes)}}
 
 
-def network_ports(lanes: int, width: int, outlets: dict[str, Sequence[int]]) -> dict[str, Any]:
+def network_ports(lanes: int, width: int, outlets: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """All ports of a network; `outlets` names the adders that have an output of each kind."""
     ports = {"configure": In(1), **grouping_ports(lanes), "valid": In(1)}
     ports |= {f"product_{lane}": In(width) for lane in range(lanes)}
@@ -128,7 +129,7 @@ def grouping_of(row: Inputs, lanes: int) -> list[int]:
 
 
 def expected_sums(
-    tree: AdderTree, kind: FloatFormat, stimulus: Sequence[Inputs], outlets: dict[str, Sequence[int]]
+    tree: AdderTree, kind: FloatFormat, stimulus: Sequence[Inputs], outlets: Mapping[str, Sequence[int]]
 ) -> list[Outputs]:
     """Every sum in the cycle and at the adder where the simulator says that it leaves; no other bit of `finished` is set."""
     lanes = tree.lanes
@@ -184,3 +185,33 @@ def fold_sums(tree: AdderTree, kind: FloatFormat, grouping: Sequence[int], vecto
 def minus_zero(kind: FloatFormat) -> int:
     """What leaves every other number as it is when added to it (+0 would turn -0 into +0)."""
     return 1 << (kind.width - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkDesign(Design):
+    """A network beside the simulator's: a subclass names its part (`tree`) and its `outlets`, and builds the circuit."""
+
+    lanes: int = parameter(8, "products that enter in a cycle; a power of two")
+    number: str = parameter(
+        "fp32", "number format: fp32, fp16, bf16 or e<exponent bits>m<fraction bits>, -flush without subnormals"
+    )
+
+    def __post_init__(self) -> None:
+        require_power_of_two(self.name, lanes=self.lanes)
+        format_of(self.number)
+
+    @property
+    def tree(self) -> AdderTree:
+        """The part of `hardware.reduction.adder_trees` that says which sum leaves where and when."""
+        raise NotImplementedError
+
+    @property
+    def outlets(self) -> Mapping[str, Sequence[int]]:
+        """The adders that have an output of each kind, as in `network_ports`."""
+        raise NotImplementedError
+
+    def stimulus(self, cycles: int, seed: int) -> list[Inputs]:
+        return random_folds(self.tree, format_of(self.number), cycles, seed)
+
+    def expected(self, stimulus: Sequence[Inputs]) -> list[Outputs]:
+        return expected_sums(self.tree, format_of(self.number), stimulus, self.outlets)

@@ -12,7 +12,6 @@ The simulator's part is `arrays.tensordash.element.processing_element`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,12 +20,11 @@ from amaranth.lib.wiring import Component, In, Out
 
 from trainyard.arrays.tensordash.scheduler import Scheduler
 from trainyard.checks import require_choice
-from trainyard.rtl.catalogue import Design, Inputs, Outputs, parameter, register
-from trainyard.rtl.tensordash import parameters
-from trainyard.rtl.tensordash.dot_product import DotProduct, Numbers, numbers_of
+from trainyard.rtl.catalogue import parameter, register
+from trainyard.rtl.tensordash.dot_product import DotProduct, Numbers
 from trainyard.rtl.tensordash.row_scheduler import RowScheduler
 from trainyard.rtl.tensordash.staging_buffer import PromotionMultiplexers, StagingBuffer, WindowControl
-from trainyard.rtl.tensordash.streams import Bench
+from trainyard.rtl.tensordash.streams import Bench, StreamDesign
 
 
 def zeros_of(numbers: Numbers, incoming: Value) -> Value:
@@ -116,39 +114,19 @@ class ProcessingElement(Component):
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementDesign(Design):
+class ElementDesign(StreamDesign):
     """One processing element between its scratchpads; its inputs are whole dot products of random lengths and sparsities."""
 
     name: ClassVar[str] = "tensordash-element"
     word: ClassVar[str] = "a processing element that skips zero pairs (TensorDash, MICRO 2020, Sec. III-A, Fig. 4)"
 
-    # fmt: off
-    lanes: int    = parameter(4, parameters.LANES)
-    depth: int    = parameter(4, parameters.DEPTH)
-    options: str  = parameter("", parameters.OPTIONS)
-    levels: str   = parameter("one", parameters.LEVELS_MEANING)
-    number: str   = parameter("int8", parameters.NUMBER)
-    skips: str    = parameter("b", "whose zeros are skipped: b (one operand's), or both (of either operand)")
-    banks: int    = parameter(0, parameters.BANKS)
-    pipeline: int = parameter(0, parameters.PIPELINE)
-    # fmt: on
-
-    def __post_init__(self) -> None:
-        _ = self.bench
+    skips: str = parameter("b", "whose zeros are skipped: b (one operand's), or both (of either operand)")
 
     @property
     def bench(self) -> Bench:
-        scheduler = parameters.scheduler_of(self.name, lanes=self.lanes, depth=self.depth, options=self.options, levels=self.levels)
-        banks, numbers = self.banks or self.depth, numbers_of(self.name, self.number)
-        return Bench(scheduler=scheduler, numbers=numbers, banks=banks, skips=self.skips, pipeline=self.pipeline)
+        banks = self.banks or self.depth
+        return Bench(scheduler=self.scheduler, numbers=self.numbers, banks=banks, skips=self.skips, pipeline=self.pipeline)
 
     def build(self) -> ProcessingElement:
         bench = self.bench
         return ProcessingElement(bench.scheduler, bench.numbers, skips=self.skips, banks=bench.banks, pipeline=self.pipeline)
-
-    def stimulus(self, cycles: int, seed: int) -> list[Inputs]:
-        return self.bench.random(cycles, seed)
-
-    def expected(self, stimulus: Sequence[Inputs]) -> list[Outputs]:
-        """By the simulator's element: MS, AS and the end of each output in its cycle, and the dot product."""
-        return self.bench.expected(stimulus)

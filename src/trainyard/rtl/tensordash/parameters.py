@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.scheduler import Scheduler
 from trainyard.errors import BadInput, UnknownName
+from trainyard.rtl.catalogue import Design, parameter
 
 LEVELS = ("one", "grouped")
 LANES = "multipliers of an element, one a lane"
@@ -40,3 +43,22 @@ def _option(owner: str, text: str) -> patterns.Option:
     except ValueError:
         raise BadInput(f"{owner}: promotion option '{text}' must be step:offset, such as 1:-1") from None
     return step, offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingDesign(Design):
+    """A design with the simulator's scheduler in it."""
+
+    # fmt: off
+    lanes: int   = parameter(4, LANES)
+    depth: int   = parameter(4, DEPTH)
+    options: str = parameter("", OPTIONS)
+    levels: str  = parameter("one", LEVELS_MEANING)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        _ = self.scheduler
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return scheduler_of(self.name, lanes=self.lanes, depth=self.depth, options=self.options, levels=self.levels)

@@ -24,8 +24,8 @@ from amaranth.hdl import Cat, Const, Module, Signal, Value
 from amaranth.lib.wiring import Component, In, Out
 
 from trainyard.arrays.tensordash.scheduler import Scheduler, Selects, Zeros, advance, select
-from trainyard.rtl.catalogue import Design, Inputs, Outputs, parameter, register
-from trainyard.rtl.tensordash import parameters
+from trainyard.rtl.catalogue import Inputs, Outputs, register
+from trainyard.rtl.tensordash.parameters import SchedulingDesign
 
 
 class PromotionScheduler(Component):
@@ -114,25 +114,11 @@ def one_hot(ms: Selects, options: int) -> int:
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerDesign(Design):
+class SchedulerDesign(SchedulingDesign):
     """The scheduler alone; random Z of all densities, and buffers that are not full."""
 
     name: ClassVar[str] = "tensordash-scheduler"
     word: ClassVar[str] = "the hardware scheduler of a row of elements (TensorDash, MICRO 2020, Sec. III-A, Fig. 6)"
-
-    # fmt: off
-    lanes: int   = parameter(4, parameters.LANES)
-    depth: int   = parameter(4, parameters.DEPTH)
-    options: str = parameter("", parameters.OPTIONS)
-    levels: str  = parameter("one", parameters.LEVELS_MEANING)
-    # fmt: on
-
-    def __post_init__(self) -> None:
-        _ = self.scheduler
-
-    @property
-    def scheduler(self) -> Scheduler:
-        return parameters.scheduler_of(self.name, lanes=self.lanes, depth=self.depth, options=self.options, levels=self.levels)
 
     def build(self) -> PromotionScheduler:
         return PromotionScheduler(self.scheduler)

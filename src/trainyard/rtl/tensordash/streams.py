@@ -21,8 +21,9 @@ import numpy.typing as npt
 from trainyard.arrays.tensordash.element import TileExecution, tile
 from trainyard.arrays.tensordash.scheduler import Scheduler, Selects, advance, select
 from trainyard.checks import require_choice, require_positive
-from trainyard.rtl.catalogue import Inputs, Outputs
-from trainyard.rtl.tensordash.dot_product import Numbers, Patterns, require_pipeline
+from trainyard.rtl.catalogue import Inputs, Outputs, parameter
+from trainyard.rtl.tensordash import parameters
+from trainyard.rtl.tensordash.dot_product import Numbers, Patterns, numbers_of, require_pipeline
 from trainyard.rtl.tensordash.scheduler import one_hot
 from trainyard.rtl.tensordash.staging_buffer import require_banks
 
@@ -238,3 +239,33 @@ def unpacked(word: int, count: int, bits: int) -> Patterns:
     array([1, 2, 3], dtype=uint64)
     """
     return np.array([word >> (place * bits) & ((1 << bits) - 1) for place in range(count)], dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDesign(parameters.SchedulingDesign):
+    """A design between its scratchpads; its inputs are whole outputs of random lengths and sparsities."""
+
+    # fmt: off
+    number: str   = parameter("int8", parameters.NUMBER)
+    banks: int    = parameter(0, parameters.BANKS)
+    pipeline: int = parameter(0, parameters.PIPELINE)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        _ = self.bench
+
+    @property
+    def numbers(self) -> Numbers:
+        return numbers_of(self.name, self.number)
+
+    @property
+    def bench(self) -> Bench:
+        """The scratchpads around it."""
+        raise NotImplementedError
+
+    def stimulus(self, cycles: int, seed: int) -> list[Inputs]:
+        return self.bench.random(cycles, seed)
+
+    def expected(self, stimulus: Sequence[Inputs]) -> list[Outputs]:
+        """By the simulator: MS and AS of each row, the end of each output in its cycle, and its bits."""
+        return self.bench.expected(stimulus)

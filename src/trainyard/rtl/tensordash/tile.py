@@ -24,13 +24,12 @@ from amaranth.lib.wiring import Component, In, Out
 
 from trainyard.arrays.tensordash.scheduler import Scheduler
 from trainyard.checks import require_positive
-from trainyard.rtl.catalogue import Design, Inputs, Outputs, parameter, register
-from trainyard.rtl.tensordash import parameters
-from trainyard.rtl.tensordash.dot_product import DotProduct, Numbers, numbers_of
+from trainyard.rtl.catalogue import parameter, register
+from trainyard.rtl.tensordash.dot_product import DotProduct, Numbers
 from trainyard.rtl.tensordash.element import zeros_of
 from trainyard.rtl.tensordash.row_scheduler import RowScheduler
 from trainyard.rtl.tensordash.staging_buffer import PromotionMultiplexers, StagingBuffer, WindowControl
-from trainyard.rtl.tensordash.streams import Bench
+from trainyard.rtl.tensordash.streams import Bench, StreamDesign
 
 
 def smallest(m: Module, name: str, values: Sequence[Value]) -> Value:
@@ -148,31 +147,18 @@ class Tile(Component):
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TileDesign(Design):
+class TileDesign(StreamDesign):
     """A tile between its scratchpads; its inputs are whole output blocks of random lengths and sparsities."""
 
     name: ClassVar[str] = "tensordash-tile"
     word: ClassVar[str] = "a tile of elements in lockstep (TensorDash, MICRO 2020, Sec. III-B, Fig. 7)"
 
-    # fmt: off
-    lanes: int    = parameter(4, parameters.LANES)
-    depth: int    = parameter(4, parameters.DEPTH)
-    rows: int     = parameter(4, "rows of elements, each with a scheduler")
-    columns: int  = parameter(4, "elements of a row, which share its scheduler")
-    options: str  = parameter("", parameters.OPTIONS)
-    levels: str   = parameter("one", parameters.LEVELS_MEANING)
-    number: str   = parameter("int8", parameters.NUMBER)
-    banks: int    = parameter(0, parameters.BANKS)
-    pipeline: int = parameter(0, parameters.PIPELINE)
-    # fmt: on
-
-    def __post_init__(self) -> None:
-        _ = self.bench
+    rows: int = parameter(4, "rows of elements, each with a scheduler")
+    columns: int = parameter(4, "elements of a row, which share its scheduler")
 
     @property
     def bench(self) -> Bench:
-        scheduler = parameters.scheduler_of(self.name, lanes=self.lanes, depth=self.depth, options=self.options, levels=self.levels)
-        banks, numbers = self.banks or self.depth, numbers_of(self.name, self.number)
+        scheduler, numbers, banks = self.scheduler, self.numbers, self.banks or self.depth
         return Bench(
             scheduler=scheduler, numbers=numbers, rows=self.rows, columns=self.columns, banks=banks, pipeline=self.pipeline
         )
@@ -187,10 +173,3 @@ class TileDesign(Design):
             banks=bench.banks,
             pipeline=self.pipeline,
         )
-
-    def stimulus(self, cycles: int, seed: int) -> list[Inputs]:
-        return self.bench.random(cycles, seed)
-
-    def expected(self, stimulus: Sequence[Inputs]) -> list[Outputs]:
-        """By the simulator's tile in lockstep: MS and AS of each row, the end of each block in its cycle, and its outputs."""
-        return self.bench.expected(stimulus)
