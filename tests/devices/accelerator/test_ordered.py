@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard import arrays, machines
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.ordered import ORDER_NAMES, Schedule, grid_events, part_of
+from trainyard.devices.accelerator.ordered import ORDER_NAMES, Schedule, _weights, grid_events, part_of
 from trainyard.errors import BadInput, NotModelled, UnknownName
-from trainyard.ir import Convolution, ElementWise, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, Work
+from trainyard.ir import Convolution, Density, ElementWise, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, Work
 from trainyard.mapping.demand import PairDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, algorithm_1
@@ -24,6 +24,7 @@ from trainyard.mapping.gradient_order.search import TOLERANCE
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Partition, grid, stream
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tiling import Supply
+from trainyard.masks.densities import Densities
 
 ARRAY = arrays.Systolic(rows=4, columns=4)
 DEVICE = Accelerator(array=ARRAY, scratchpad_bytes=2000, dram="4 GB/s", clock="1 GHz", dram_latency="3 ns", order="interleaved")
@@ -256,6 +257,26 @@ def test_the_plain_machine_is_as_it_was():
     assert {work.grouping for work in replace(DEVICE, order="sequential", reuse="lru").works(step)} == {"gradient_pair"}
 
 
+def test_time_is_shared_by_macs_and_waiting_by_bytes():
+    """400 cycles of the array are of both alike, 600 of waiting come at a cycle a byte; dY is of both."""
+    step = linear(4, 4, 4, epilogue=True)
+    asked = demand(step, DEVICE.works(step)[0], DEVICE.policy)
+    kept = {("W", "read"): 100, ("X", "read"): 50}
+    for more, first, second in (
+        ({}, 100, 50),
+        ({("dY", "read"): 30}, 100 + 15, 50 + 15),
+        ({("dW", "spill"): 7, ("dX", "write"): 1000}, 100, 50 + 7),  # results are among what is drained
+        ({("dX", "spill"): 9}, 100 + 9, 50),
+    ):
+        ordered = gradient_order.OrderCost(
+            order="interleaved", tile=TILE, partition=None, traffic=gradient_order.Traffic(bytes=kept | more), cycles=1000,
+            compute_cycles=400,
+        )  # fmt: skip
+        dx, relu, dw = _weights((asked.dx, asked.dw), 1000, ordered, 600)
+        assert (dx, relu, dw) == pytest.approx((200 + first, 64 + 64, 200 + second + 64))  # the ReLU reads X and writes dX
+    assert _weights((asked.dx, asked.dw), 400, ordered, 600) == [200, 0, 200]
+
+
 # epilogues, precision, compression
 
 
@@ -375,6 +396,53 @@ def test_full_operands_cost_what_dense_ones_do_and_zeros_save(array, order):
     some, few = (paired(device, step, drawn(20, 12, 18, share)) for share in (0.5, 0.1))
     assert few.compute_cycles <= some.compute_cycles <= full.compute_cycles
     assert few.cycles < full.cycles
+
+
+def tiles_of(M, N, K, tile):
+    """Sizes of the tiles of a product, one by one."""
+    cut = grid(MatMul(M, N, K), tile)
+    return [(m, n, k) for m in cut.m for n in cut.n for k in cut.k]
+
+
+@pytest.mark.parametrize("array", SEEING, ids=lambda array: type(array).__name__)
+def test_tiles_of_a_product_alone_cost_what_their_zeros_cost(array):
+    """The forward product where tiles stay: each tile is shown its own zeros as a plain matrix."""
+    M, N, K = 20, 12, 18
+    step, masks = linear(M, N, K, forward=True), drawn(M, N, K)
+    device = replace(CORES, array=array, tiling=(8, 8, 8), scratchpad_bytes=10**6, dram_bytes_per_s=1e13, dram_latency_s=0.0)
+    bits, macs, cycles = masks.tensors, 0, 0
+    for m, n, k in ((m, n, k) for m in range(0, M, 8) for n in range(0, N, 8) for k in range(0, K, 8)):
+        a, b = bits["A"][m : m + 8, k : k + 8], bits["W"][k : k + 8, n : n + 8]
+        cost = array.cost(MatMul(a.shape[0], b.shape[1], a.shape[1]), a=seen(a), b=seen(b))
+        cycles += cost.cycles
+        macs += cost.events["mac"]
+    (work, found), _ = costed(device, step, masks)
+    assert work.ops == (0,)
+    assert (found.compute_cycles, found.events["mac"]) == (cycles, macs)
+    letterless = replace(step, ops=(replace(step.ops[0], letters=()), *step.ops[1:]))
+    assert costed(device, letterless, masks)[0][1].compute_cycles == costed(device, letterless)[0][1].compute_cycles
+
+
+SHARES = {"A": 0.5, "W": 0.8, "G": 0.3}
+
+
+@pytest.mark.parametrize("array", SEEING[:2], ids=lambda array: type(array).__name__)
+@pytest.mark.parametrize("count", [1, 3])
+def test_zeros_known_by_shares_cost_the_same_in_all_tiles_of_a_size(array, count):
+    M, N, K = 20, 12, 18
+    step = linear(M, N, K, forward=True, count=count)
+    masks = Densities("some", {("layer", 0, letter): share for letter, share in SHARES.items()})
+    device = replace(CORES, array=array, tiling=(8, 8, 8), scratchpad_bytes=10**6, dram_bytes_per_s=1e13, dram_latency_s=0.0)
+    a, w, g = (Density(SHARES[letter]) for letter in "AWG")
+
+    def counted(one, left, right):
+        return [array.cost(MatMul(*tile), a=left, b=right) for tile in tiles_of(*one, (8, 8, 8))]
+
+    forward, dx, dw = counted((M, N, K), a, w), counted((M, K, N), g, w), counted((K, N, M), a, g)
+    (_, alone), (_, pair) = costed(device, step, masks)
+    for found, costs in ((alone, forward), (pair, dx + dw)):
+        assert found.compute_cycles == count * sum(cost.cycles for cost in costs)
+        assert found.events["mac"] == pytest.approx(count * sum(cost.events["mac"] for cost in costs))
 
 
 @pytest.mark.parametrize("axis", ["m", "n", "k"])

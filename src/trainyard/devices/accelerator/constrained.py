@@ -6,7 +6,7 @@ from trainyard.devices.accelerator.ordered import pair_of
 from trainyard.errors import BadInput
 from trainyard.ir import Collective, Step, Work
 from trainyard.mapping.constraints import require_room
-from trainyard.mapping.demand import ChainDemand, Demand, PairDemand, Policy, ProductDemand, TogetherDemand
+from trainyard.mapping.demand import Demand, PairDemand, Policy, ProductDemand, TogetherDemand
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS
 from trainyard.mapping.profile import demand, works
 from trainyard.mapping.tiling import LACKS, NO_TILE, ORDERS, TENSORS, Problem, Size, Supply, Tensor, Tiling, needed_bytes
@@ -15,7 +15,8 @@ from trainyard.mapping.tiling import LACKS, NO_TILE, ORDERS, TENSORS, Problem, S
 def require_mapping(step: Step, policy: Policy, supply: Supply, *, reuse: str) -> None:
     """Refuses constraints that no search could meet; the error names the layer and what would hold.
 
-    Where tiles stay over several steps (`reuse`), the loops of a product are m, n, k.
+    Where tiles stay over several steps (`reuse`), the loops of a product are m, n, k. Layers are looked at one by one, before any
+    of them go on into each other (`across`).
     """
     policy.mapping.check(step)
     if not policy.paired:
@@ -50,9 +51,6 @@ def _require(name: str, asked: Demand, supply: Supply, reuse: str) -> None:
                 _require_product(name, product, supply, reuse)
         case PairDemand():
             _require_pair(name, asked, supply)
-        case ChainDemand():
-            _require(name, asked.upper, supply, reuse)
-            _require(name, asked.lower, supply, reuse)
 
 
 def _require_product(name: str, asked: ProductDemand, supply: Supply, reuse: str) -> None:

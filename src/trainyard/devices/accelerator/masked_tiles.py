@@ -177,7 +177,7 @@ def what_is_seen(step: Step, work: Work, masks: Masks) -> tuple[object, ...]:
     """What an array may see of the zeros of a Work, to compare by: layers and their masks, or shares where it sees these alone."""
     ops = [step.ops[number] for number in work.ops]
     if not isinstance(masks, KnowsOperands) or isinstance(masks, KnowsStructure):
-        return ByIdentity(masks), *((op.layer, op.call, op.phase, op.inputs) for op in ops)
+        return ByIdentity(masks), *((op.layer, op.call, op.phase, op.inputs, op.letters) for op in ops)
     products = [op for op in ops if op.is_product]
     shares = ((viewer(step, op, "col2im", masks, side)(0, (0, 1), (0, 1)) for side in (0, 1)) for op in products)
     return tuple((op.body, op.phase, *seen) for op, seen in zip(products, shares, strict=True))
