@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import trainyard as ty
+from trainyard.devices.accelerator import between, sliced
 from trainyard.devices.accelerator.counting import Traffic
 from trainyard.devices.accelerator.side_by_side import repeated
 from trainyard.ir import DeviceCost
-from trainyard.mapping.demand import Move
+from trainyard.mapping.between_layers.search import Choice, Cost
+from trainyard.mapping.demand import Move, Residency
 
 MASKS = "sparsity(A=0.6,G=0.5)"
 
@@ -56,3 +60,43 @@ def test_a_repeated_work_adds_up_and_divides_its_time_by_cycles() -> None:
     assert (cost.cycles, cost.compute_cycles, cost.bytes, cost.events) == (70, 4, {("X", "read"): 32}, {"mac": 8.0})
     assert cost.share == pytest.approx((65 / 70, 5 / 70))
     assert cost.bound == "compute"
+
+
+@pytest.mark.parametrize(
+    ("plain", "kept", "slices", "chosen"),
+    [(9, 5, 5, "slices"), (9, 5, 6, "kept"), (9, 6, 5, "slices"), (5, 5, 5, "plain"), (9, 5, None, "kept")],
+)
+def test_of_equal_policies_the_plain_one_is_taken_and_slices_before_whole_tensors(
+    plain: int, kept: int, slices: int | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where slices cost what whole tensors do, they are those whose search was ended: the result says so."""
+    device, step = ty.machines.machine("npu(reuse=slices)"), ty.zoo.load("linear", batch=2)
+    policies = {name: replace(device.policy, residency=Residency({})) for name in ("kept", "slices")} | {"plain": device.policy}
+    cycles = {"plain": plain, "kept": kept, "slices": slices or 0}
+    least = Cost(kept, 0)
+    choice = Choice(kept=(), states={}, costs=(), before=Cost(plain, 0), after=least, bound=least, proved=True)
+    monkeypatch.setattr(between, "kept_between", lambda *_: (policies["kept"], choice))
+    monkeypatch.setattr(sliced, "sliced_between", lambda *_: None if slices is None else (policies["slices"], []))
+    named = {id(policy): name for name, policy in policies.items()}
+    monkeypatch.setattr(between, "_costed", lambda _, policy, *__: ({}, Cost(cycles[named[id(policy)]], 0)))
+    found, _ = between.chosen_between(step, device.policy, device._costing, 2**20, slices=True)
+    assert found is policies[chosen]
+
+
+def test_a_cost_at_two_sizes_holds_between_them_and_what_has_no_room_has_none_with_less() -> None:
+    rooms = between._Rooms()
+    fast, slow = Cost(5, 1), Cost(6, 1)
+    for occupied, cost in ((100, fast), (0, fast), (300, None), (200, slow), (0, slow)):
+        rooms.put(occupied, cost)  # the second cost of a size is not taken
+    assert (rooms.occupied, rooms.costs) == ([0, 100, 200, 300], [fast, fast, slow, None])
+    assert [rooms.find(occupied) for occupied in (0, 50, 100, 200, 300)] == [(0, True), (1, True), (1, True), (2, True), (3, True)]
+    assert [rooms.find(occupied) for occupied in (150, 250)] == [(2, False), (3, False)]
+    assert rooms.find(301) == (3, True)
+    assert [rooms.same(occupied) for occupied in (50, 100, 200, 300, 400)] == [
+        (0, 100),
+        (0, 100),
+        (200, 200),
+        (300, 300),
+        (300, 300),
+    ]
+    assert between._Rooms().find(0) == (0, False)

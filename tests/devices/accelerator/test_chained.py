@@ -280,3 +280,29 @@ def test_refusals_say_what_to_write() -> None:
         machines.machine("npu(across=relu)")
     with pytest.raises(UnknownName, match="unknown across 'all'"):
         Accelerator(array=DEVICE.array, scratchpad="1 MiB", dram="1 GB/s", order="cost", across="all")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_nest_of_a_chain_is_that_of_the_upper_layer_and_names_the_lower_one(bias: bool) -> None:
+    step = step_of(bias=bias)
+    (nest,) = DEVICE.loop_nests(step)
+    ((_, cost),) = costed(DEVICE, step)
+    assert (nest.layer, nest.op, nest.phase, nest.kind) == ("upper", "dX", "grad_input + grad_weight", "gradient chain")
+    assert nest.dims == (64, 8, 12, 1)
+    assert nest.product == "dX(64 x 12) = dY(64 x 8) W(8 x 12); dW(12 x 8) = X(12 x 64) dY(64 x 8)"
+    assert {loop.axis: loop.extent for loop in nest.loops} == {"m": 64, "n": 8, "k": 12}
+    assert (nest.cycles, nest.compute_cycles, nest.dram_bytes) == (cost.cycles, cost.compute_cycles, sum(cost.bytes.values()))
+    assert nest.note.startswith("dX goes on into lower on chip, there in tiles ")
+    assert nest.room_bytes <= nest.room_limit_bytes == 3000
+    once = 64 * 8 + 8 * 12 * 2 + 64 * 12 + 12 * 8 * 2 + 64 * 8 * 2  # dY, W, dW, X, and of the lower layer W, dW, X, dX
+    assert nest.compulsory_bytes == 4 * once
+
+
+def test_the_nest_of_a_pair_names_dx_and_moves_each_tensor_at_least_once() -> None:
+    step = step_of(lower_dx=False, bias=False)
+    pair, *_ = none(DEVICE).loop_nests(step)
+    assert (pair.layer, pair.op, pair.phase, pair.kind) == ("upper", "dX", "grad_input + grad_weight", "gradient pair")
+    assert [(moved.tensor, moved.once_bytes) for moved in pair.moved] == [
+        ("dY", 64 * 8 * 4), ("W", 8 * 12 * 4), ("X", 64 * 12 * 4), ("dX", 2 * 64 * 12 * 4), ("dW", 8 * 12 * 4),
+    ]  # fmt: skip  # with dX goes what the ReLU reads
+    assert all(moved.bytes >= moved.once_bytes for moved in pair.moved)

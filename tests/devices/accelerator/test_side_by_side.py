@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.arrays import Sigma, Systolic
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.side_by_side import Division, divisions, units
+from trainyard.devices.accelerator.side_by_side import Division, adjusted, divisions, units
 from trainyard.devices.accelerator.side_by_side import parts as divided
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import (
     DENSE,
     ArrayCost,
+    DeviceCost,
     ElementWise,
     MatMul,
     Op,
@@ -159,6 +160,43 @@ def test_pairs_searched_at_once_get_the_divisions_that_they_get_alone(whole, pai
     at_once = divisions(whole, len(pairs), cycles)
     alone = [divisions(whole, 1, lambda size, _, pair=pair: cycles(size, [pair]))[0] for pair in range(len(pairs))]
     assert at_once == alone
+
+
+def pair_of_costs(first, second):
+    return [DeviceCost(cycles=cycles, compute_cycles=0, bytes={}, share=(1.0,)) for cycles in (first, second)]
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(
+    ("cycles", "asked", "best"),
+    [
+        (lambda first, second: (1600 // first, 1), [(8, 8), (10, 6), (12, 4), (14, 2)], (114, 1)),  # both keep a unit or more
+        (lambda first, second: (1, 1600 // second), [(8, 8), (6, 10), (4, 12), (2, 14)], (1, 114)),
+        (lambda first, second: (1200 // first, 400 // second), [(8, 8), (10, 6), (12, 4), (10, 6)], (100, 100)),
+        (lambda first, second: (100, 100 + first), [(8, 8), (6, 10), (4, 12), (2, 14)], (100, 102)),
+        (lambda first, second: (90, 90), [(8, 8), (6, 10)], (90, 90)),  # no help: the first division stays
+    ],
+)
+def test_units_go_to_the_slower_product_for_as_long_as_that_helps(cycles, asked, best):
+    """Steps of an eighth of 16 units from equal parts."""
+    shares = []
+
+    def cost(division):
+        assert sum(division) == 16
+        assert min(division) > 0
+        shares.append(division)
+        return pair_of_costs(*cycles(*division))
+
+    found = adjusted((8, 8), cost)
+    assert tuple(one.cycles for one in found) == best
+    assert shares == asked
+
+
+def test_a_division_without_room_is_not_taken():
+    assert adjusted((8, 8), lambda shares: None) is None
+    found = adjusted((8, 8), lambda shares: pair_of_costs(9, 1) if shares == (8, 8) else None)
+    assert [one.cycles for one in found] == [9, 1]
+    assert adjusted((1, 1), lambda shares: pair_of_costs(9, 1))[0].cycles == 9  # two units: nothing to give
 
 
 def test_units_are_those_of_the_array():

@@ -12,13 +12,29 @@ import pytest
 
 from trainyard.arrays import CambriconX, Eie, EyerissV2, OuterSpace, PackedSystolic, Scnn, Sigma, TensorCore, TensorDash
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.masked_tiles import TileCosts, viewer
-from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, TileCounts, known_share
+from trainyard.devices.accelerator.masked_tiles import TileCosts, Viewer, viewer
+from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, TileCounts, _expected_cycles, known_share, layout_slowdown
 from trainyard.devices.accelerator.structured import tile_cost
-from trainyard.ir import DENSE, Array, Convolution, Density, MatMul, Op, Phase, Role, Step, TensorKey, TensorSpec
+from trainyard.ir import (
+    DENSE,
+    Array,
+    ArrayCost,
+    Convolution,
+    Density,
+    MaskView,
+    MatMul,
+    Op,
+    Phase,
+    Role,
+    Step,
+    TensorKey,
+    TensorSpec,
+)
+from trainyard.ir.folds import Folds
+from trainyard.mapping import tile_descent
 from trainyard.mapping.profile import demand
-from trainyard.mapping.tile_descent import sizes_of
-from trainyard.mapping.tiling import ORDERS, Tiling, search
+from trainyard.mapping.tile_descent import CountedTiles, sizes_of
+from trainyard.mapping.tiling import ORDERS, Problem, Supply, Tiling, search
 from trainyard.mapping.walk import Tile, steps, walk
 from trainyard.masks.densities import Densities
 from trainyard.masks.generated import generated_masks
@@ -267,3 +283,88 @@ def test_products_with_the_same_shares_are_costed_once_in_any_layer() -> None:
     first, second, third = (device.cost(step, work, masks) for work in device.works(step))
     assert first is second
     assert third.compute_cycles < first.compute_cycles
+
+
+@dataclass(frozen=True)
+class OneMultiplier:
+    """An array of one multiplier, of whose tiles other things are known where `expected` or `steps` are given."""
+
+    folds = (Folds(m=1, n=1, k=1, stream="k"),)
+    peak_macs_per_cycle = 1
+
+    def granule(self) -> tuple[int, int, int]:
+        return 1, 1, 1
+
+    def cost(self, op: MatMul, *, a: object = DENSE, b: object = DENSE) -> ArrayCost:
+        return ArrayCost(cycles=op.macs)
+
+    def concurrent(self, products: object) -> ArrayCost:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Estimating(OneMultiplier):
+    """The same, with an estimate of half of the cycles and streams of some steps for operands that are not dense."""
+
+    def estimated_cycles(self, op: MatMul, a: object, b: object) -> int:
+        return op.macs // 2
+
+    def stream_steps(self, op: MatMul, a: object, b: object) -> int:
+        return op.K if a is DENSE and b is DENSE else 3 * op.K // 2
+
+
+def test_cycles_are_expected_as_an_array_estimates_them_or_else_as_it_counts_them() -> None:
+    expected = [_expected_cycles(array, MatMul(4, 5, 6), Density(0.5), DENSE) for array in (OneMultiplier(), Estimating())]
+    assert expected == [120, 60]
+
+
+def test_the_first_piece_of_a_tile_says_how_much_longer_its_streams_are_than_dense_ones() -> None:
+    views: list[tuple[str, object]] = []
+    bits = Bits("all", {("fc", 0, "A"): np.ones((40, 40), np.bool_)})
+
+    def shown(side: str) -> Viewer:
+        def view(*cut: object) -> MaskView:
+            views.append((side, cut))
+            return MaskView(bits, ("fc", 0, "A"))
+
+        return view
+
+    costs = TileCosts(Estimating(), shown("left"), shown("right"), {})
+    slowdown = layout_slowdown(Estimating(), costs)
+    assert slowdown is not None
+    views.clear()
+    assert slowdown(MatMul(4, 6, 10)) == 1.5
+    assert views == [("left", (0, (0, 4), (0, 10))), ("right", (0, (0, 10), (0, 6)))]
+    assert layout_slowdown(OneMultiplier(), costs) is None
+    assert layout_slowdown(Estimating(), TileCosts(Estimating(), lambda *_: Density(0.5), lambda *_: DENSE, {})) is None
+
+
+def counted_tiles(part: int, of: int) -> CountedTiles:
+    """Tiles that take so large a part of their dense cycles."""
+    return CountedTiles(OneMultiplier(), lambda m, n, k: m * n * k * part // of, {})
+
+
+@pytest.mark.parametrize(("part", "of", "share"), [(3, 1, 3.0), (1, 2, 0.0), (21, 32, 0.0)])
+def test_a_tile_of_one_cycle_takes_a_share_of_one(part: int, of: int, share: float) -> None:
+    choice = SparseTileSearch(array=OneMultiplier(), supply=Supply(resident_bytes=1e6, bytes_per_cycle=1.0))
+    assert choice._share(counted_tiles(part, of), (1, 1, 1)) == share
+    assert choice._share(counted_tiles(part, of), (4, 4, 4)) == part / of
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("part", "descends"), [(19, False), (20, False), (21, False), (18, True), (22, True)])
+def test_shares_that_differ_by_a_twentieth_are_alike_and_others_need_a_descent(
+    part: int, descends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20/32 of the dense cycles were expected: 19/32 and 21/32 differ from that by exactly a twentieth of it."""
+    problem, supply = (
+        replace(Problem.dense(MatMul(64, 64, 64), 4), tile=(32, 32, 32)),
+        Supply(resident_bytes=1e6, bytes_per_cycle=1.0),
+    )
+    choice = SparseTileSearch(array=OneMultiplier(), supply=supply)
+    (planned,) = search([problem], OneMultiplier(), supply)
+    expected = replace(planned, compute_cycles=planned.compute_cycles * 20 // 32)
+    monkeypatch.setattr(tile_descent, "descend", lambda *_, **__: ["a descent"])
+    found = choice._faster(problem, counted_tiles(part, 32), planned, expected)
+    assert (found == ["a descent"]) is descends
+    assert descends or [tiled.compute_cycles for tiled in found] == [64**3 * part // 32]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.devices.dpu.memory import MemoryUse, split_over, step_memory
+from trainyard.devices.dpu.memory import MemoryUse, Split, split_over, step_memory
 from trainyard.devices.dpu.presets import MAC_DPU, UPMEM
 from trainyard.errors import BadInput
-from trainyard.ir import Role, Step
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, Update
 from trainyard.workloads import zoo
 
 
@@ -90,3 +90,36 @@ def test_a_split_stores_one_shard_and_gathers_the_others() -> None:
     assert many.peak_bytes < UPMEM.mram_bytes < alone.peak_bytes  # so it does fit a cluster of 64
     with pytest.raises(BadInput, match="shards must be a positive"):
         split_over(step, 0)
+
+
+X, W = TensorSpec((4, 50), role=Role.INPUT), TensorSpec((50, 6), role=Role.PARAMETER)  # 800 and 1200 bytes
+Y, DY = TensorSpec((4, 6)), TensorSpec((4, 6), role=Role.GRADIENT)  # 96 bytes
+DW = TensorSpec((50, 6), role=Role.PARAMETER_GRADIENT)
+FORWARD = Op(body=MatMul(4, 6, 50), inputs=(0, 1), outputs=(2,), name="Y")
+LOSS = Op(body=ElementWise("mse_loss_backward", 24), inputs=(0,), outputs=(2,), phase=Phase.GRAD_INPUT, name="dY")
+GRADIENT = Op(body=MatMul(50, 6, 4), inputs=(0, 2), outputs=(3,), phase=Phase.GRAD_WEIGHT, name="dW")
+UPDATE = Op(body=Update("SGD", 300, 2), inputs=(1, 3), outputs=(1,), phase=Phase.UPDATE, name="SGD")
+
+
+@pytest.mark.parametrize(
+    ("ops", "tensors", "split"),
+    [
+        (
+            (FORWARD,),
+            (X, W, Y),
+            Split(shards=4, resident_bytes=1100, peak_bytes=1100 + 96 + 900, gathered_bytes=900, scattered_bytes=0),
+        ),
+        (
+            (LOSS, GRADIENT, UPDATE),
+            (X, W, DY, DW),
+            Split(shards=4, resident_bytes=1100, peak_bytes=1100 + 300 + 96 + 900, gathered_bytes=0, scattered_bytes=900),
+        ),
+        ((), (X, W), Split(shards=4, resident_bytes=1100, peak_bytes=1100, gathered_bytes=0, scattered_bytes=0)),
+    ],
+    ids=["forward", "gradient and update", "no ops"],
+)
+def test_a_quarter_of_a_parameter_stays_and_three_quarters_come_or_go_with_the_op_that_uses_them(
+    ops: tuple[Op, ...], tensors: tuple[TensorSpec, ...], split: Split
+) -> None:
+    """The input of 800 bytes and 300 of 1200 weights stay; a gradient's 300 bytes stay from its op to the update."""
+    assert split_over(Step("linear", 4, ops, tensors), 4) == split

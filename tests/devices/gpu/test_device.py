@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.devices.gpu.convolutions import _channels_last
 from trainyard.devices.gpu.device import Gpu
 from trainyard.devices.gpu.products import Limits, Matrices, best_tiling
 from trainyard.errors import BadInput, NotModelled
@@ -245,6 +247,8 @@ def test_collectives_and_integer_products_are_refused() -> None:
         ({"copy_fraction": 1.5}, "copy_fraction is a share"),
         ({"dram_bytes_per_s": float("nan")}, "dram_bytes_per_s: nan is not a finite number"),
         ({"tiles": ()}, "tiles must be a menu"),
+        ({"tiles": ((64, 64, 32), (64, 64))}, "tiles must be a menu"),
+        ({"tiles": ((64, 64, 32), (64, 64, 0))}, "tiles must be a menu"),
     ],
 )
 def test_boards_with_impossible_numbers_are_refused(change: dict[str, object], message: str) -> None:
@@ -373,3 +377,39 @@ def test_a_permuted_copy_is_slower_than_a_plain_one() -> None:
     tensors = (TensorSpec((2**24,)), TensorSpec((2**24,), view_of=0), TensorSpec((2**24,)))
     plain, permuted = (step_of((Copy("clone", 2**24), (source,), (2,)), tensors=tensors) for source in (0, 1))
     assert seconds(QUEUED, permuted) > 1.4 * seconds(QUEUED, plain)
+
+
+def test_energy_is_that_of_macs_dram_bytes_and_the_seconds_at_rest() -> None:
+    gpu = replace(H200, mac_j=2.0, dram_byte_j=3.0, idle_w=5.0)
+    assert gpu.energy({"mac": 7.0, "dram_read": 11.0, "dram_write": 13.0, "second": 17.0}) == {
+        "mac": 14.0, "dram": 72.0, "static": 85.0,
+    }  # fmt: skip
+    assert gpu.energy({}) == {"mac": 0.0, "dram": 0.0, "static": 0.0}
+
+
+NCHW, NHWC = TensorSpec((2, 3, 8, 8)), TensorSpec((2, 3, 8, 8), channels_last=True)
+
+
+@pytest.mark.parametrize(
+    ("product", "inputs", "outputs", "native"),
+    [
+        ("forward", (NHWC, NCHW), (NCHW,), True),
+        ("forward", (NCHW, NHWC), (NCHW,), True),
+        ("forward", (NCHW, NCHW, NHWC), (NHWC,), False),  # neither the bias nor the result decides
+        ("grad_input", (NCHW, NCHW), (NHWC,), True),  # dX is returned as X came
+        ("grad_input", (NCHW, NHWC), (NCHW,), True),
+        ("grad_input", (NHWC, NCHW), (NCHW,), False),  # dY does not decide
+        ("grad_weight", (NHWC, NCHW), (NCHW,), True),
+        ("grad_weight", (NCHW, NCHW), (NHWC,), True),
+        ("grad_weight", (NCHW, NHWC), (NCHW,), False),
+        ("grad_weight", (NCHW, NCHW), (NCHW, NHWC), False),  # a second result does not decide
+        ("grad_weight", (), (NHWC,), True),
+    ],
+)
+def test_the_input_map_and_the_filter_decide_whether_a_convolution_runs_in_channels_last(
+    product: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], native: bool
+) -> None:
+    body = Convolution(batch=2, in_channels=3, out_channels=3, size=(8, 8), kernel=(3, 3), padding=(1, 1)).as_product(product)
+    numbers = tuple(range(len(inputs) + len(outputs)))
+    op = Op(body=body, inputs=numbers[: len(inputs)], outputs=numbers[len(inputs) :], letters=("A", "G"))
+    assert _channels_last(Step("one", 2, (op,), (*inputs, *outputs)), op) is native

@@ -51,6 +51,15 @@ def test_the_peak_of_mixed_precision_is_weighted_by_the_time_of_each_op_at_its_o
     assert ty.run(step, on=H200).peaks.macs_per_s == pytest.approx(3 * SIZE**3 / seconds)
 
 
+def test_the_first_operand_decides_against_which_peak_a_product_is_measured() -> None:
+    tensors = (TensorSpec((64, 32), "bf16"), TensorSpec((32, 16), "fp32"), TensorSpec((64, 16), "fp32"))
+    step = Step("mixed", 1, (Op(body=MatMul(64, 16, 32), inputs=(0, 1), outputs=(2,)),), tensors)
+    assert H200.peak_macs_per_s(step) == pytest.approx(H200.sms * 2048 * H200.clock_hz)
+    bare = Step("bare", 1, (Op(body=MatMul(64, 16, 32)),), ())
+    assert H200.peak_macs_per_s(bare) == pytest.approx(H200.sms * 128 * H200.clock_hz)
+    assert H200.peak_macs_per_s(Step("empty", 1, (), ())) == 0.0
+
+
 def test_a_fp32_convolution_is_measured_against_tf32_and_a_product_beside_it_against_fp32() -> None:
     body = Convolution(batch=8, in_channels=64, out_channels=64, size=(56, 56), kernel=(3, 3), padding=(1, 1))
     tensors = tuple(TensorSpec(shape) for shape in ((8, 64, 56, 56), (64, 64, 3, 3), (8, 64, 56, 56)))
