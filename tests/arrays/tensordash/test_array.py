@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Spatial, Systolic, TensorCore, TensorDash
 from trainyard.arrays.tensordash import groups
+from trainyard.arrays.tensordash.array import _group_scheduling
 from trainyard.caches import ENTRY_BYTES, BoundedCache
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, Convolution, Density, MaskView, MatMul
@@ -162,6 +163,16 @@ def test_two_densities_on_two_sides():
     _, a, _ = matrices(8, 8, 8, 0.5, 0.5)
     with pytest.raises(BadInput, match="two-sided"):
         TensorDash(sides="two").cost(MatMul(8, 8, 8), a=a, b=Density(0.5))
+
+
+@pytest.mark.parametrize(("b", "issued"), [(None, 0.5 * 3 * 2 * 8 * 4), (Density(0.25), 0.5 * 0.25 * 3 * (2 * 5) * 8 * 4)])
+def test_groups_of_a_density_issue_its_share_of_all_places(b, issued):
+    """Three groups of two rows, or of two rows by five columns, over eight steps of four lanes."""
+    scheduling = _group_scheduling(TensorDash(rows=2, lanes=4, depth=2))
+    found = groups.density_cycles(Density(0.5), b, 8, 3, scheduling, 5)
+    assert found.issued == pytest.approx(issued)
+    assert len(found.cycles) == 3
+    assert 4 <= found.cycles.min() <= found.cycles.max() <= 8  # two steps at most in a cycle
 
 
 def test_sampling_states_an_interval_that_holds_the_truth():

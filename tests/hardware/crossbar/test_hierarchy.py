@@ -13,7 +13,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.agau.unit import Agau
 from trainyard.hardware.crossbar import messages as crossbar_messages
 from trainyard.hardware.crossbar.analytic import least_ps
-from trainyard.hardware.crossbar.collectives import Adder
+from trainyard.hardware.crossbar.collectives import Adder, groups_are_disjoint
 from trainyard.hardware.crossbar.costs import AGAU_LINE_M
 from trainyard.hardware.crossbar.exchanges import cut
 from trainyard.hardware.crossbar.hierarchy import UPMEM_LEVELS, Crossbar, Level
@@ -211,6 +211,22 @@ def test_disjoint_groups_are_simulated_once():
                 assert once.messages <= whole.messages
     shared = Crossbar(units=96).simulate.local(100_000, 12, agau=agau)  # every second group lies on two chips
     assert shared == Crossbar(units=96).simulate.local(100_000, 12, agau=agau, fold=False)
+
+
+@pytest.mark.parametrize(
+    ("group", "disjoint"),
+    [
+        (1, True),
+        (2, True),  # a switch below
+        (3, False),  # a switch and a half
+        (4, True),  # two of the four switches
+        (6, False),  # the next group would lie on both sides
+        (8, True),
+    ],
+)
+def test_groups_are_disjoint_where_each_has_whole_switches_and_a_switch_has_whole_groups(group, disjoint):
+    """Two units at each of four switches below one."""
+    assert groups_are_disjoint(TWO, group) is disjoint
 
 
 def test_a_switch_that_sums_takes_load_off_the_first_group():
