@@ -93,6 +93,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"axis": {}}, "did you mean 'axes'"),
     ({"name": ""}, "study: name: expected a name"),
     ({"name": "a/b"}, "study: name: expected a name"),
+    ({"name": "a\nb"}, "study: name: expected a name"),
     ({"workloads": []}, "study: workloads: expected a list"),
     ({"workloads": ["linear", "linear"]}, "study: workloads[1]: linear is given twice"),
     ({"workloads": [{"modell": "linear"}]}, "did you mean 'model'"),

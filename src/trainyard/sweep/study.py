@@ -164,7 +164,7 @@ class Study:
 
 def _checked(table: Mapping[str, Any], reading: Any) -> Study:
     name = table.get("name")
-    if not isinstance(name, str) or not name.strip() or any(sign in name for sign in "/\\\0"):
+    if not isinstance(name, str) or not name.strip().isprintable() or not name.strip() or any(sign in name for sign in "/\\"):
         raise BadInput(f'{reading.source}: name: expected a name of the study, such as "npu-pareto", got {name!r}')
     metrics = table.get("metrics", [])
     if not isinstance(metrics, list):
