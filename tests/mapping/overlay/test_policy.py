@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from trainyard import engine
 from trainyard.errors import BadInput
 from trainyard.ir.plan import Plan
-from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, Saved, completed, needs, orders, present, simulate
+from trainyard.mapping.overlay.policy import (
+    NEVER,
+    Choice,
+    Problem,
+    Saved,
+    completed,
+    decided_bytes,
+    needs,
+    orders,
+    present,
+    simulate,
+)
 from trainyard.mapping.overlay.stress import offload_all
 
 
@@ -304,3 +315,130 @@ def test_bad_choices_are_refused() -> None:
         line(out_bytes_per_s=0)
     with pytest.raises(BadInput, match="cannot be sent"):
         simulate(line(saved=(replace(problem.saved[0], sendable=False),)), ["send"])
+
+
+ONE = Saved(name="x", bytes=8, produced=1, last_forward=2, first_backward=4, last_backward=5)
+WEIGHT = Saved(name="w", bytes=8, produced=3, last_forward=2, first_backward=1, last_backward=2)
+"""Between its last use in this step and its first one in the next."""
+
+
+def six(*saved: Saved, **fields: object) -> Problem:
+    usual = {"durations_s": (1.0,) * 6, "other_bytes": (2,) * 6, "out_bytes_per_s": 4, "in_bytes_per_s": 8}
+    return Problem(saved=saved, **(usual | fields))  # type: ignore[arg-type]
+
+
+# fmt: off
+EDGES = [
+    # as far as it may go, one step too far, what is said
+    (ONE,    {"produced": 3},                    {"produced": 4},                      "made at 4, last used"),
+    (ONE,    {"produced": 0},                    {"produced": -1},                     "made at -1"),
+    (ONE,    {"bytes": 0},                       {"bytes": -1},                        "-1 bytes"),
+    (ONE,    {"first_backward": 3},              {"first_backward": 2, "produced": 2}, "needed from 2 to 5"),
+    (ONE,    {"first_backward": 5},              {"first_backward": 6},                "needed from 6 to 5"),
+    (ONE,    {"last_backward": 4},               {"last_backward": 3},                 "needed from 4 to 3"),
+    (ONE,    {"last_backward": 5},               {"last_backward": 6},                 "needed from 4 to 6"),
+    (ONE,    {"recompute_s": 0.0},               {"recompute_s": -0.5},                "recompute_s must be at least 0"),
+    (ONE,    {"clean_after": 0},                 {"clean_after": 1},                   "clean_after 1 is no number"),
+    (ONE,    {"clean_after": 0},                 {"clean_after": -1},                  "clean_after -1 is no number"),
+    (ONE,    {"sources": ()},                    {"sources": (-1,)},                   "must come before it"),
+    (WEIGHT, {"first_backward": 0},              {"last_backward": 3},                 "made right after its last use"),
+    (WEIGHT, {"last_forward": 5, "produced": 6}, {"last_forward": 6, "produced": 7},   "last used forward at 6 of 6"),
+    (WEIGHT, {"last_backward": 1},               {"last_backward": 0},                 "made right after its last use"),
+    (WEIGHT, {},                                 {"produced": 2},                      "made right after its last use"),
+    (WEIGHT, {},                                 {"recompute_s": 1.0},                 "what outlives the step"),
+]
+PROBLEMS = [
+    ({"durations_s": (), "other_bytes": ()},                  "got 0, 0 and 0"),
+    ({"other_bytes": (2,) * 5},                               "got 6, 5 and 0"),
+    ({"labels": ("a",)},                                      "got 6, 6 and 1"),
+    ({"in_bytes_per_s": 0},                                   "bandwidth both ways"),
+    ({"latency_s": -1e-9},                                    "bandwidth both ways"),
+    ({"durations_s": (1.0,) * 5 + (-1.0,)},                   "negative duration"),
+    ({"other_bytes": (2,) * 5 + (-1,)},                       "negative held bytes"),
+]
+# fmt: on
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("saved", "last", "beyond", "message"), EDGES)
+def test_a_tensor_may_go_as_far_as_the_step_does(
+    saved: Saved, last: dict[str, object], beyond: dict[str, object], message: str
+) -> None:
+    assert six(replace(saved, **last)).saved[0].name == saved.name  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=message):
+        six(replace(saved, **beyond))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("change", "message"), PROBLEMS)
+def test_a_step_without_a_length_or_a_link_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        six(ONE, **change)
+
+
+def test_sources_come_earlier_in_the_list_and_stay_within_the_step() -> None:
+    made = replace(ONE, recompute_s=1.0, sources=(0,))
+    assert six(ONE, made).saved[1].sources == (0,)
+    with pytest.raises(BadInput, match="must come before it"):
+        six(ONE, replace(made, sources=(1,)))
+    with pytest.raises(BadInput, match="stay within the step"):
+        six(WEIGHT, made)
+
+
+def test_a_copy_takes_its_latency_and_whole_picoseconds_rounded_up() -> None:
+    problem = six(ONE, latency_s=2e-12)
+    assert problem.copy_ps(8, 4) == 2 + 2 * 10**12
+    assert problem.copy_ps(1, 3.4) == 2 + 333_333_333_334  # three whole bytes a second
+    assert problem.copy_ps(1, 0.2) == 2 + 10**12  # at least one
+    assert problem.copy_ps(0, 4) == 2
+
+
+def test_positions_have_names_of_their_own_or_numbers() -> None:
+    assert six(ONE).label(3) == "position 3"
+    assert six(ONE, labels=tuple("abcdef")).label(3) == "d"
+
+
+def test_what_is_made_again_is_so_between_its_last_use_forward_and_its_first_backward() -> None:
+    problem = six(replace(ONE, recompute_s=1.0))
+    for at, fits in ((2, False), (3, True), (4, True), (5, False)):
+        choice = Choice(decisions=("recompute",), leave_by=(None,), fetch_at=(None,), recompute_at=(at,))
+        if fits:
+            assert completed(problem, choice).recompute_at == (at,)
+        else:
+            with pytest.raises(BadInput, match=f"is made again at {at}: that must lie after 2 and not behind its first use at 4"):
+                completed(problem, choice)
+
+
+def test_a_source_that_is_still_in_use_forward_cannot_make_another() -> None:
+    late = replace(ONE, produced=1, last_forward=3, first_backward=5)
+    early = Saved(name="y", bytes=1, produced=1, last_forward=1, first_backward=3, last_backward=3, recompute_s=1.0, sources=(0,))
+    with pytest.raises(BadInput, match="before its source 0 was last used"):
+        simulate(six(late, early), ("keep", "recompute"))
+    assert simulate(six(replace(late, last_forward=2), early), ("keep", "recompute")).time_s == 7.0
+
+
+@pytest.mark.probe
+def test_copies_leave_and_return_within_their_stretch() -> None:
+    """Of a map between its two uses; of a weight over the end of the step."""
+    for saved, leaves, fetches in ((ONE, range(3, 5), range(3, 5)), (WEIGHT, range(3, 7), range(2))):
+        for leave in range(-1, 8):
+            for fetch in range(-1, 8):
+                choice = Choice(decisions=("send",), leave_by=(leave,), fetch_at=(fetch,), recompute_at=(None,))
+                if leave in leaves and fetch in fetches:
+                    filled = completed(six(saved), choice)
+                    assert (filled.leave_by, filled.fetch_at) == ((leave,), (fetch,))
+                else:
+                    with pytest.raises(BadInput, match=f"leaves by {leave} and is fetched at {fetch}"):
+                        completed(six(saved), choice)
+
+
+def test_memory_of_a_stretch_over_the_end_of_the_step_counts_at_both_ends() -> None:
+    sent = Choice(decisions=("send",), leave_by=(5,), fetch_at=(1,), recompute_at=(None,))
+    assert simulate(six(WEIGHT), ["keep"]).used_bytes == (10, 10, 10, 10, 10, 10)
+    assert simulate(six(WEIGHT), sent).used_bytes == (2, 10, 10, 10, 10, 2)
+
+
+def test_what_was_decided_for_so_many_bytes() -> None:
+    problem = six(ONE, replace(ONE, bytes=3), replace(ONE, bytes=5))
+    choice = completed(problem, ("send", "keep", "send"))
+    assert (decided_bytes(problem, choice), decided_bytes(problem, choice, "keep")) == (13, 3)
+    assert decided_bytes(problem, choice, "recompute") == 0
