@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainyard.errors import BadInput
-from trainyard.ir import Step
+from trainyard.ir import Phase, Step
 from trainyard.workloads import zoo
 from trainyard.workloads.capture import capture, capture_recipe
 
@@ -69,7 +69,9 @@ def test_every_zoo_model_is_captured_and_rebatches(name: str) -> None:
             recipe.loss(model(*inputs), *targets).backward()
     grouped = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d) and m.groups > 1 for m in model.modules())
     macs = counter.get_total_flops() // 2
-    assert step.macs < macs if grouped else step.macs == macs
+    again = [op for op in step if op.phase is Phase.GRAD_INPUT and op.name.endswith("attention.scores")]
+    own = step.macs - sum(op.macs for op in again)  # a fused kernel computes its scores again, the counted products keep them
+    assert own < macs if grouped else own == macs
 
 
 def test_the_batch_may_be_given() -> None:
