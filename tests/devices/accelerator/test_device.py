@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.arrays import Spatial, Systolic
+from trainyard.arrays import Sigma, Spatial, Systolic
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.hardware.tables import energy
@@ -154,6 +154,56 @@ def test_unknown_choices_offer_the_known_ones(name):
 def test_open_choices_are_assumptions():
     names = {assumption.name for assumption in assumptions_of(BIG)}
     assert {"fusion", "scope", "im2col", "line_buffer", "grad_input", "vector_lanes", "accumulator_bytes"} <= names
+
+
+def test_assumptions_without_an_effect_on_a_step_are_named():
+    products = made([Op(body=MatMul(8, 8, 8), inputs=(0, 1), outputs=(2,))], [TensorSpec((8, 8))] * 3)
+    unused = {"im2col", "line_buffer", "grad_input", "accumulator_bytes"}
+    assert BIG.unused_assumptions(products) == unused
+    assert replace(BIG, scope="products").unused_assumptions(products) == unused | {"fusion", "vector_lanes"}
+    assert replace(BIG, precision="bf16").unused_assumptions(products) == unused - {"accumulator_bytes"}
+    assert replace(BIG, accumulator_bytes=8).unused_assumptions(products) == unused - {"accumulator_bytes"}
+    assert replace(BIG, reuse="slices").unused_assumptions(products) == unused - {"line_buffer"}
+    step = convolution_step()
+    assert BIG.unused_assumptions(step) == {"accumulator_bytes"}
+    assert replace(BIG, im2col="materialised").unused_assumptions(step) == {"accumulator_bytes", "line_buffer"}
+
+
+@pytest.mark.parametrize(("latency", "cycles"), [("100 ns", 100), ("100.5 ns", 101), ("0 s", 0)])
+def test_half_of_the_scratchpad_and_dram_in_cycles_of_the_clock_supply_the_tiles(latency, cycles):
+    device = Accelerator(array=ARRAY, scratchpad_bytes=1000, dram="3 GB/s", clock="1 GHz", dram_latency=latency)
+    assert (device.supply.resident_bytes, device.supply.bytes_per_cycle, device.supply.latency_cycles) == (500, 3.0, cycles)
+
+
+def test_peaks_are_those_of_all_cores_in_the_format_of_the_multipliers():
+    macs = ARRAY.peak_macs_per_cycle
+    device = replace(BIG, clock_hz=2e9, precision="fp8", rates={"fp8": 4}, technology_nm=7)
+    assert (device.peaks.macs_per_s, device.peaks.technology) == (4 * 2e9 * macs, "7 nm")
+    assert replace(BIG, clock_hz=2e9, cores=3, reuse="lru").peaks.macs_per_s == 3 * 2e9 * macs
+    assert [replace(BIG, precision=p).number for p in (None, "bf16", {"activation": "fp16"}, {"parameter": "fp8"})] == [
+        "fp32", "bf16", "fp16", "fp32",
+    ]  # fmt: skip
+
+
+def test_a_machine_that_makes_no_use_of_masks_says_so():
+    assert "the Systolic array computes zeros like any other number" in BIG.masks_note
+    assert replace(BIG, dma="bitmap").masks_note == ""
+    assert replace(BIG, array=Sigma(dpes=4, multipliers=4, bandwidth=4)).masks_note == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"across": "relu", "order": "cost", "reuse": "layers"}, "takes tiles from one layer into the next"),
+        ({"cores": 2}, "2 cores share a scratchpad that keeps tiles"),
+        ({"partition": "m"}, "give an order such as"),
+        ({"across": "relu"}, "give an order such as order='cost' as well"),
+        ({"rates": {"bf16": 2}, "reuse": "lru"}, "dX and dW reduce along different dimensions"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(fields, said):
+    with pytest.raises(BadInput, match=said):
+        replace(BIG, **fields)
 
 
 # products

@@ -277,6 +277,30 @@ def test_time_is_shared_by_macs_and_waiting_by_bytes():
     assert _weights((asked.dx, asked.dw), 400, ordered, 600) == [200, 0, 200]
 
 
+def test_a_fixed_tile_is_in_the_axes_of_the_forward_product_for_each_product_alone():
+    """m, n, k of Y(m,n) = X(m,k) W(k,n): dX is m by k and sums over n, dW is k by n (or n by k) and sums over m."""
+    device = replace(CORES, tiling=(8, 4, 6), scratchpad_bytes=10**5)
+    for turned, wanted in ((False, (6, 4, 8)), (True, (4, 6, 8))):
+        forward, dw, dx = linear(20, 12, 18, turned=turned, forward=True).ops
+        tensors = linear(20, 12, 18).tensors
+        tiles = [device.loop_nests(Step(name="one", batch=1, ops=(op,), tensors=tensors))[0].tile for op in (forward, dx, dw)]
+        assert tiles == [(8, 4, 6), (8, 6, 4), wanted]
+
+
+def test_a_schedule_says_what_is_paired_cut_and_kept():
+    assert not Schedule().paired
+    assert Schedule(order="cost").paired
+    assert Schedule(reuse="lru").paired
+    assert (Schedule().policy, Schedule(reuse="farthest").policy) == ("lru", "farthest")
+    assert Schedule().partitions == (None,)
+    assert Schedule(partition="n", parts=3).partitions == (Partition(axis="n", parts=3, cores=False),)
+    assert Schedule(cores=4).partitions == (Partition(axis="m", parts=4, cores=True),)
+    assert Schedule(partition="cost").partitions == (None, *(Partition(axis=axis, parts=2, cores=False) for axis in "mnk"))
+    assert Schedule(partition="cost", cores=4).partitions == tuple(Partition(axis=axis, parts=4, cores=True) for axis in "mnk")
+    assert Schedule(order="cost").orders(MatMul(4, 4, 4), None) == (*FUSED_ORDERS, "sequential")
+    assert Schedule(order="dw_major").orders(MatMul(4, 4, 4), None) == ("dw_major",)
+
+
 # epilogues, precision, compression
 
 

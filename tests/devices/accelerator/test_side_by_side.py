@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.arrays import Sigma, Systolic
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.side_by_side import Division, adjusted, divisions, units
+from trainyard.devices.accelerator.side_by_side import Division, adjusted, divisions, merged, units
 from trainyard.devices.accelerator.side_by_side import parts as divided
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import (
@@ -190,6 +190,25 @@ def test_units_go_to_the_slower_product_for_as_long_as_that_helps(cycles, asked,
     found = adjusted((8, 8), cost)
     assert tuple(one.cycles for one in found) == best
     assert shares == asked
+
+
+@pytest.mark.parametrize(("beside", "cycles", "compute", "uncertainty"), [(True, 30, 9, 4.0), (False, 40, 15, 5.0)])
+def test_products_side_by_side_take_as_long_as_the_longest_and_in_turn_as_all(beside, cycles, compute, uncertainty):
+    first, second = (
+        DeviceCost(
+            cycles=size, compute_cycles=busy, bytes={("X", "read"): size, (name, "write"): 1}, share=share,
+            events={"mac": 2.0, name: 1.0}, bound=name, chosen=(name,), uncertainty=error,
+        )
+        for size, busy, share, name, error in ((10, 9, (0.5, 0.5), "dram", 3.0), (30, 6, (1.0,), "compute", 4.0))
+    )  # fmt: skip
+    cost = merged([first, second], beside=beside)
+    assert (cost.cycles, cost.compute_cycles, cost.uncertainty) == (cycles, compute, uncertainty)
+    assert cost.bytes == {("X", "read"): 40, ("dram", "write"): 1, ("compute", "write"): 1}
+    assert cost.events == {"mac": 4.0, "dram": 1.0, "compute": 1.0}
+    assert cost.share == pytest.approx((0.125, 0.125, 0.75))
+    assert (cost.bound, cost.chosen) == ("compute", ("dram", "compute"))
+    nothing = replace(first, cycles=0, bytes={}, events={})
+    assert merged([nothing, nothing], beside=beside).share == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_a_division_without_room_is_not_taken():

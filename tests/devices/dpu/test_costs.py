@@ -9,7 +9,8 @@ import pytest
 from trainyard.devices.dpu.costs import _product, supply
 from trainyard.devices.dpu.device import Dpu
 from trainyard.devices.dpu.presets import MAC_DPU
-from trainyard.ir import DeviceCost, ElementWise, MatMul, Op, Step, TensorSpec
+from trainyard.errors import NotModelled
+from trainyard.ir import Collective, DeviceCost, ElementWise, MatMul, Op, Step, TensorSpec
 from trainyard.mapping.demand import ProductDemand
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tiling import Tiling
@@ -105,3 +106,13 @@ def test_lanes_take_each_tile_along_the_axis_that_leaves_the_fewest_idle(tile: t
     found = _product(dpu, asked, tiled, (op,))
     assert found.compute_cycles == lanes
     assert found.events["mac"] == op.macs
+
+
+def test_an_exchange_with_nobody_costs_nothing_and_one_with_others_is_refused() -> None:
+    for ranks in (1, 4):
+        step = step_of(Op(body=Collective("all_reduce", 64, ranks), inputs=(0,), outputs=(0,)), shapes=((64,),))
+        if ranks == 1:
+            assert (cost(ONE, step).cycles, cost(ONE, step).share, cost(ONE, step).bytes) == (0, (1.0,), {})
+        else:
+            with pytest.raises(NotModelled):
+                cost(ONE, step)

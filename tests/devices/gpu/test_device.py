@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.devices.gpu.convolutions import _channels_last
+from trainyard.devices.gpu.convolutions import _channels_last, _merged
 from trainyard.devices.gpu.device import Gpu
 from trainyard.devices.gpu.products import Limits, Matrices, best_tiling
 from trainyard.errors import BadInput, NotModelled
@@ -413,3 +413,47 @@ def test_the_input_map_and_the_filter_decide_whether_a_convolution_runs_in_chann
     numbers = tuple(range(len(inputs) + len(outputs)))
     op = Op(body=body, inputs=numbers[: len(inputs)], outputs=numbers[len(inputs) :], letters=("A", "G"))
     assert _channels_last(Step("one", 2, (op,), (*inputs, *outputs)), op) is native
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "merged"),
+    [
+        (128, 32, 1),  # ResNeXt: 32 groups of 4 channels are one product of 128
+        (256, 32, 2),  # of 8: 16 groups side by side
+        (512, 16, 4),  # of 32: four of them
+        (1024, 16, 16),  # of 64: wide enough
+        (96, 32, 32),  # of 3: no power of two
+    ],
+)
+def test_narrow_groups_of_a_convolution_are_merged_into_products_of_128_channels(channels: int, groups: int, merged: int) -> None:
+    body = Convolution(batch=1, in_channels=channels, out_channels=channels, size=(8, 8), kernel=(3, 3), groups=groups)
+    assert _merged(body).groups == merged
+    wider = replace(body, out_channels=2 * channels)
+    assert _merged(wider).groups == groups  # inputs and results differ
+
+
+def test_a_bias_of_a_channels_last_depthwise_convolution_is_a_kernel_behind_it() -> None:
+    body = Convolution(batch=8, in_channels=32, out_channels=32, size=(28, 28), kernel=(3, 3), padding=(1, 1), groups=32)
+    tensors = tuple(map(TensorSpec, ((8, 32, 28, 28), (32, 1, 3, 3), (32,), (8, 32, 28, 28))))
+    gpu = replace(QUEUED, layout="native")
+    plain, biased = (step_of((body, inputs, (3,)), tensors=tensors) for inputs in ((0, 1), (0, 1, 2)))
+    elements = body.output_elements
+    moved = 2 * 4 * elements / (gpu.dram_bytes_per_s * gpu.copy_fraction)
+    computed = elements * gpu.heavy_instructions / (gpu.sms * gpu.fp32_macs * gpu.clock_hz)
+    behind = max(moved, computed) + gpu.ramp_s + gpu.gap_s
+    assert seconds(gpu, biased) - seconds(gpu, plain) == pytest.approx(behind, rel=0.02)
+    assert round(launches(replace(gpu, gap_s=1e-3), biased)) == round(launches(replace(gpu, gap_s=1e-3), plain)) + 1
+
+
+def test_a_board_has_the_area_of_its_die_and_the_static_power_of_its_idle_state() -> None:
+    assert replace(H200, die_m2=8e-4, idle_w=70.0).area() == {"die": 8e-4}
+    assert replace(H200, die_m2=None).area() == {}
+    assert replace(H200, idle_w=70.0).static_w == 70.0
+
+
+def test_an_exchange_with_nobody_takes_a_launch() -> None:
+    step = step_of((Collective("all_reduce", 1024, 1), (0,), (0,)), tensors=(TensorSpec((1024,)),))
+    (work,) = QUEUED.works(step)
+    cost = QUEUED.cost(step, work)
+    assert sum(cost.bytes.values()) == 0
+    assert cost.cycles / QUEUED.clock_hz < 10e-6
