@@ -1,0 +1,116 @@
+"""Composite calls on a GPU of round numbers: blocks of scores, padded heads, masks, dropout, gates and epilogues, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainyard.devices.gpu.calls import Call
+from trainyard.devices.gpu.composites import _flash_s, _has_mask, cell, matmul_matrices, one_kernel, rms_rows
+from trainyard.devices.gpu.products import best_tiling
+from trainyard.devices.gpu.traffic import Cache, Traffic
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Step, TensorSpec
+from trainyard.machines.presets.gpus import H200
+
+GPU = replace(
+    H200, sms=10, fp32_macs=10, half_macs=100, clock_hz=1.0, tensor_fraction=1.0, attention_fraction=0.5, score_instructions=10.0,
+    fill_s=3.0,
+)  # fmt: skip
+LANES, CORES = 100.0, 10 * 100 * 0.5  # instructions and 16-bit MACs in a second
+CALL = Call((0,), "attention")
+
+
+def flash(scores: MatMul, head: int, dtype: str = "bf16", call: Call = CALL, backward: bool = False, masked: bool = False) -> float:
+    return _flash_s(GPU, scores, head, dtype, call, backward=backward, masked=masked)
+
+
+FOUR = MatMul(256, 256, 64, 40)
+"""Forty heads of 256 queries and keys: 2 x 2 blocks of 128 each, 80 tiles of queries."""
+SCORES = 40 * 4 * 128**2
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "backward", "masked", "blocks", "macs", "instructions"),
+    [
+        (64, CALL, False, False, 4, 64 + 64, 10.0),
+        (65, CALL, False, False, 4, 96 + 96, 10.0 * 1.75),  # padded by 32; not a multiple of 8
+        (72, CALL, False, False, 4, 96 + 96, 10.0),
+        (64, CALL._replace(causal=True), False, False, 3, 64 + 64, 10.0),  # one block of four lies above the diagonal
+        (64, CALL._replace(dropout=True), False, False, 4, 64 + 64, 10.0 + 30.0),
+        (64, CALL, False, True, 4, 64 + 64, 10.0 + 14.0),
+        (64, CALL, True, False, 4, 2 * 64 + 3 * 64, 27.0),
+        (64, CALL, True, True, 4, 2 * 64 + 3 * 64, 27.0 + 30.0),
+    ],
+)
+def test_a_16_bit_flash_kernel_takes_macs_and_instructions_of_each_score(
+    head: int, call: Call, backward: bool, masked: bool, blocks: int, macs: int, instructions: float
+) -> None:
+    seconds = 40 * blocks * 128**2 * (macs / CORES + instructions / LANES)
+    fills = 4 * (4 if backward else 1)  # 80 tiles, two at a time on ten multiprocessors
+    assert flash(FOUR, head, call=call, backward=backward, masked=masked) == pytest.approx(seconds + fills * 3.0)
+
+
+def test_a_32_bit_kernel_multiplies_on_the_vector_lanes_in_blocks_of_64() -> None:
+    scores = 40 * 4**2 * 64**2
+    forward = scores * ((72 + 128) / (LANES * 0.92) + 10 * 11.7 / LANES)  # a head of 70: reduced by eights, written by 64s
+    assert flash(FOUR, 70, "fp32") == pytest.approx(forward + 8 * 3.0)
+    backward = scores * ((2 * 72 + 3 * 128) / (LANES * 0.61) + 10 * 11.7 / LANES)
+    assert flash(FOUR, 70, "fp32", backward=True) == pytest.approx(backward + 4 * 8 * 3.0)
+
+
+def test_few_tiles_leave_multiprocessors_idle_and_large_heads_spill_their_sums() -> None:
+    one = MatMul(256, 256, 64, 1)
+    seconds = 4 * 128**2 * (128 / CORES + 10 / LANES)
+    assert flash(one, 64) == pytest.approx(seconds * 10 / 2 + 3.0)  # two tiles on ten
+    assert flash(FOUR, 256) == pytest.approx(SCORES * (512 / CORES + 10 / LANES) + 4 * 3.0)
+    assert flash(FOUR, 288) == pytest.approx(5 * SCORES * (576 / CORES + 10 / LANES) + 4 * 3.0)
+    backward = SCORES * (5 * 288 / CORES + 27 / LANES)
+    assert flash(FOUR, 288, backward=True) == pytest.approx(backward + 4 * 2 * 3.0)  # forty heads, one block of threads each
+
+
+def test_causal_blocks_of_more_keys_than_queries_end_at_the_last_key() -> None:
+    """Two rows of blocks, four columns: the first row sees three of them, the last all."""
+    found = flash(MatMul(256, 512, 64, 40), 64, call=CALL._replace(causal=True))
+    assert found == pytest.approx(40 * (3 + 4) * 128**2 * (128 / CORES + 10 / LANES) + 4 * 3.0)
+
+
+def test_a_tensor_with_an_element_for_each_score_is_a_mask() -> None:
+    tensors = tuple(map(TensorSpec, ((2, 8, 4), (2, 4, 6), (2, 8, 6), (8, 6), (2, 8, 6))))
+    for shape, masked in (((8, 6), True), ((6, 8), False)):
+        ops = (
+            Op(body=MatMul(8, 6, 4, 2), inputs=(0, 1), outputs=(2,), fused=1),
+            Op(body=ElementWise("add", 96), inputs=(2, 3), outputs=(4,), fused=1),
+        )
+        step = Step("scores", 1, ops, (*tensors[:3], TensorSpec(shape), tensors[4]))
+        assert _has_mask(step, ops, MatMul(8, 6, 4, 2)) is masked
+        apart = tuple(replace(op, fused=None) for op in ops)
+        assert not _has_mask(step, apart, MatMul(8, 6, 4, 2))
+    assert not _has_mask(step, ops[:1], MatMul(8, 6, 4, 2))  # scores themselves are no mask
+
+
+def test_a_product_and_its_epilogue_are_one_kernel() -> None:
+    ops = (
+        Op(body=MatMul(64, 32, 16), inputs=(0, 1), outputs=(2,)),
+        Op(body=ElementWise("gelu", 2048, 9), inputs=(2,), outputs=(3,)),
+    )
+    step = Step("epilogue", 1, ops, tuple(map(TensorSpec, ((64, 16), (16, 32), (64, 32), (64, 32)))))
+    found = one_kernel(GPU, step, ops, Traffic(GPU, step, ops, Cache(0.0)))
+    product = best_tiling(matmul_matrices(MatMul(64, 32, 16), 4, "fp32", Phase.FORWARD), GPU.limits("fp32"))
+    assert found.compute_s == pytest.approx(product.compute_s + 2048 * 9 / LANES)
+    assert (found.launches, found.macs, sum(found.bytes.values())) == (1, 64 * 32 * 16, 4 * (64 * 16 + 16 * 32 + 64 * 32))
+
+
+@pytest.mark.parametrize(("phase", "launches"), [(Phase.FORWARD, 1), (Phase.GRAD_INPUT, 2)])
+def test_the_gates_of_a_cell_are_one_kernel_and_backward_their_bias_another(phase: Phase, launches: int) -> None:
+    ops = tuple(Op(body=ElementWise("sigmoid", 50, 4), inputs=(n,), outputs=(n + 1,), phase=phase) for n in range(2))
+    step = Step("cell", 1, ops, (TensorSpec((50,)),) * 3)
+    found = cell(GPU, ops, Traffic(GPU, step, ops, Cache(0.0)))
+    assert found.compute_s == pytest.approx(2 * 50 * 4 / LANES)
+    assert found.launches == launches
+
+
+def test_an_rms_norm_has_the_rows_of_its_largest_input() -> None:
+    ops = (Op(body=ElementWise("mul", 60), inputs=(0, 1), outputs=(2,)),)
+    step = Step("norm", 1, ops, tuple(map(TensorSpec, ((5,), (3, 4, 5), (3, 4, 5)))))
+    assert rms_rows(step, ops) == (12, 5)
