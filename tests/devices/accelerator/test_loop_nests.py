@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trainyard as ty
-from trainyard.arrays import Systolic
+from trainyard.arrays import Systolic, TensorCore
 from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.choices import PairChoice, TileChoice
-from trainyard.devices.accelerator.loop_nests import why_unproven
-from trainyard.ir import MatMul, Op, Step
+from trainyard.devices.accelerator.loop_nests import array_text, why_unproven
+from trainyard.ir import ElementWise, MatMul, Op, Step, TensorSpec
+from trainyard.mapping.levels.array import LeveledArray
 from trainyard.mapping.tiling import Problem, Tiling, evaluate
 from trainyard.mapping.walk import walk
 from trainyard.results.loop_nests import LoopNest
@@ -205,3 +206,77 @@ def test_a_mapping_that_is_not_proven_says_what_ended_its_search(array: Any, eff
 def test_a_gradient_pair_that_is_not_proven_says_what_ended_its_search(effort: int, why: str) -> None:
     pair = PairChoice(*(None for _ in PairChoice._fields))  # type: ignore[arg-type]
     assert why_unproven(pair, effort).startswith(why)
+
+
+def product_step(M: int, N: int, K: int) -> Step:
+    tensors = tuple(map(TensorSpec, ((M, K), (K, N), (M, N))))
+    op = Op(body=MatMul(M, N, K), inputs=(0, 1), outputs=(2,), name="mm", layer="fc", letters=("A", "W"))
+    return Step(name="one", batch=1, ops=(op,), tensors=tensors)
+
+
+def test_a_nest_has_the_tile_the_loops_the_bytes_and_the_room_of_its_product() -> None:
+    """20 x 12 x 10 in tiles of 8 x 12 x 10: B stays over m, and all moves once."""
+    device = npu(array=Systolic(rows=8, columns=4), tiling=(8, 12, 10), scratchpad_bytes=4096)
+    (nest,) = device.loop_nests(product_step(20, 12, 10))
+    assert (nest.layer, nest.op, nest.phase, nest.kind) == ("fc", "mm", "forward", "product")
+    assert (nest.dims, nest.tile, nest.element_bytes) == ((20, 12, 10, 1), (8, 12, 10), (4, 4, 4))
+    assert nest.product == "Y(20 x 12) = X(20 x 10) W(10 x 12)"
+    assert nest.array == "array Systolic ws 8 x 4"
+    assert [(moved.tensor, moved.bytes, moved.once_bytes) for moved in nest.moved] == [
+        ("X", 800, 800), ("W", 480, 480), ("Y", 960, 960),
+    ]  # fmt: skip
+    assert (nest.dram_bytes, nest.compulsory_bytes) == (2240, 2240)
+    assert nest.room_bytes == 4 * (8 * 10 + 10 * 12 + 8 * 12)
+    assert nest.room_limit_bytes == 2048
+    assert nest.keeps == "W"
+    assert {loop.axis: loop.tile for loop in nest.loops if loop.level == "dram"} == {"m": 8, "n": 12, "k": 10}
+    inside = [(loop.axis, loop.extent, loop.tile, loop.spatial) for loop in nest.loops if loop.level != "dram"]
+    assert sorted(inside) == [
+        ("k", 8, 1, True), ("k", 10, 8, False), ("m", 8, 1, False), ("n", 4, 1, True), ("n", 12, 4, False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tile", "keeps"), [((8, 12, 10), "W"), ((20, 5, 10), "X"), ((20, 12, 3), "Y"), ((20, 12, 10), "")])
+def test_the_operand_without_the_innermost_loop_stays(tile: tuple[int, int, int], keeps: str) -> None:
+    (nest,) = npu(tiling=tile, scratchpad_bytes=1 << 20).loop_nests(product_step(20, 12, 10))
+    assert nest.keeps == keeps
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (Systolic(rows=8, columns=4, dataflow="os"), "array Systolic os 8 x 4"),
+        (TensorCore(tiles=2, rows=4, columns=4, lanes=16), "array TensorCore ("),
+        (LeveledArray, "array type"),
+        (object(), "array object"),
+    ],
+)
+def test_an_array_is_named_with_its_sizes(array: Any, text: str) -> None:
+    assert array_text(array).startswith(text)
+    assert "seed" not in array_text(array)
+
+
+def test_streams_and_fused_kernels_have_nests_without_loops() -> None:
+    tensors = tuple(map(TensorSpec, ((2, 8, 4), (2, 4, 8), (2, 8, 8), (2, 8, 8))))
+    ops = (
+        Op(body=MatMul(8, 8, 4, 2), inputs=(0, 1), outputs=(2,), name="bmm", layer="attention", fused=1),
+        Op(body=ElementWise("exp", 128), inputs=(2,), outputs=(3,), name="exp", layer="attention", fused=1),
+        Op(body=ElementWise("relu", 128), inputs=(3,), outputs=(3,), name="relu", layer="act"),
+    )
+    device, step = npu(), Step(name="two", batch=1, ops=ops, tensors=tensors)
+    kernel, stream = device.loop_nests(step)
+    costs = [device.cost(step, work) for work in device.works(step)]
+    assert [(nest.kind, nest.layer, nest.op, nest.loops) for nest in (kernel, stream)] == [
+        ("fused kernel", "attention", "bmm", ()), ("stream", "act", "relu", ()),
+    ]  # fmt: skip
+    assert kernel.note == "1 products and 1 other ops, nothing between them leaves the chip"
+    assert stream.note == ""
+    for nest, cost in zip((kernel, stream), costs, strict=True):
+        assert (nest.cycles, nest.compute_cycles, nest.bound) == (cost.cycles, cost.compute_cycles, cost.bound)
+        assert nest.dram_bytes == sum(cost.bytes.values())
+
+
+def test_several_numbers_in_a_multiplier_are_told() -> None:
+    (nest,) = npu(precision="fp8", rates={"fp8": 2}).loop_nests(product_step(20, 12, 10))
+    assert nest.note == "k counts groups of 2 numbers that a multiplier takes at once"
+    assert nest.dims == (20, 12, 5, 1)
