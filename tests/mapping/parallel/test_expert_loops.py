@@ -10,9 +10,23 @@ from torch import Tensor, nn
 
 import trainyard as ty
 from trainyard.errors import BadInput
-from trainyard.ir import Collective, MatMul, Phase, Role, Step, TensorSpec
+from trainyard.ir import (
+    Collective,
+    Copy,
+    ElementWise,
+    Gather,
+    MatMul,
+    Op,
+    Phase,
+    Reduction,
+    Role,
+    Routing,
+    Step,
+    TensorSpec,
+    Update,
+)
 from trainyard.mapping.parallel import transform as parallel
-from trainyard.mapping.parallel.expert_loops import _Different, _joined, regrouped
+from trainyard.mapping.parallel.expert_loops import _body, _Different, _hazards, _joined, regrouped
 from trainyard.mapping.parallel.experts import ExpertParallel, spread
 
 EXPERTS, WIDTH, HIDDEN, TOP, LENGTH = 8, 16, 24, 2, 12
@@ -134,3 +148,63 @@ UNLIKE = {
 def test_tensors_of_experts_that_differ_are_not_joined(what: str) -> None:
     with pytest.raises(_Different):
         _joined(UNLIKE[what])
+
+
+def test_products_of_experts_are_one_with_all_their_rows() -> None:
+    """Rows along M, along N where the weights stand first, along K in dW."""
+    rows, slopes = (4, 6, 8), (1, 2, 3)
+    axes: list[tuple[str, Phase, Any]] = [
+        ("M", Phase.FORWARD, ("A", "W")),
+        ("N", Phase.FORWARD, ("W", "A")),
+        ("M", Phase.GRAD_INPUT, ("G", "W")),
+        ("K", Phase.GRAD_WEIGHT, ("G", "A")),
+    ]
+    for axis, phase, letters in axes:
+        ops = [
+            Op(
+                body=MatMul(**{"M": 5, "N": 5, "K": 5} | {axis: count}), phase=phase, letters=letters,
+                slope=tuple(by * (name == axis) for name in ("M", "N", "K", "count")),
+            )
+            for count, by in zip(rows, slopes, strict=True)
+        ]  # fmt: skip
+        body, slope, routing = _body(ops)
+        assert body == MatMul(**{"M": 5, "N": 5, "K": 5} | {axis: 18})
+        assert slope == tuple(6 * (name == axis) for name in ("M", "N", "K", "count"))
+        assert routing == Routing(axis, 18, 3, 6)  # type: ignore[arg-type]
+
+
+def test_other_ops_of_experts_add_up() -> None:
+    bodies: list[tuple[list[Any], Any]] = [
+        ([ElementWise("relu", 4), ElementWise("relu", 6)], ElementWise("relu", 10)),
+        ([Copy("clone", 4), Copy("clone", 6)], Copy("clone", 10)),
+        ([Update("sgd", 4, 2), Update("sgd", 6, 2)], Update("sgd", 10, 2)),
+        ([Reduction("sum", 12, 3), Reduction("sum", 24, 3)], Reduction("sum", 36, 6)),
+    ]
+    for parts, whole in bodies:
+        assert _body([Op(body=body) for body in parts]) == (whole, (), None)
+    grown = [Op(body=Reduction("sum", 12, 3), slope=(4, 1, 0)), Op(body=Reduction("sum", 24, 3), slope=(5, 2, 0))]
+    assert _body(grown)[1] == (9, 3, 0)
+
+
+# fmt: off
+DIFFERENT: dict[str, list[Op]] = {
+    "other features":        [Op(body=MatMul(4, 5, 6), letters=("A", "W")), Op(body=MatMul(4, 5, 7), letters=("A", "W"))],
+    "no weights":            [Op(body=MatMul(4, 5, 6), letters=("A", "A"))] * 2,
+    "a batch of products":   [Op(body=MatMul(4, 5, 6, 2), letters=("A", "W"))] * 2,
+    "lookups":               [Op(body=Gather(4, 5, 6))] * 2,
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_ops_that_cannot_be_one_product_are_not_merged(what: str) -> None:
+    with pytest.raises(_Different):
+        _body(DIFFERENT[what])
+
+
+def test_an_op_follows_what_it_reads_and_whoever_used_what_it_writes_over() -> None:
+    """x -> y; y -> z; x is written over; z is written again."""
+    size = TensorSpec((4,))
+    reads_writes = [((0,), (1,)), ((1,), (2,)), ((3,), (0,)), ((3,), (2,))]
+    ops = tuple(Op(body=ElementWise("add", 4), inputs=inputs, outputs=outputs) for inputs, outputs in reads_writes)
+    assert list(_hazards(Step(name="hazards", batch=1, ops=ops, tensors=(size,) * 4))) == [set(), {0}, {0}, {1}]

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 import trainyard as ty
 from oracles.expert_execution import balanced, dense, execute
 from trainyard.errors import BadInput
-from trainyard.ir import Collective, Gather, MatMul, Op, Phase, Role, Step
+from trainyard.ir import Collective, Copy, ElementWise, Gather, MatMul, Op, Phase, Reduction, Role, Step, Update
 from trainyard.mapping.parallel import transform as parallel
-from trainyard.mapping.parallel.experts import ExpertParallel, rows_at, spread
+from trainyard.mapping.parallel.experts import ExpertParallel, _scaled, ranks_of, rows_at, spread
 
 STEP = captured()
 
@@ -187,3 +187,67 @@ def test_experts_that_do_not_divide_and_steps_without_experts_are_refused() -> N
     for wrong in ({"imbalance": 0.5}, {"capacity_factor": 0}, {"ranks": 0}, {"imbalance": float("nan")}):
         with pytest.raises(BadInput):
             ExpertParallel(**wrong)
+
+
+# fmt: off
+SCALED = [
+    (ElementWise("mul", 100, 2),          0.25, ElementWise("mul", 25, 2)),
+    (ElementWise("mul", 3),               0.1,  ElementWise("mul", 1)),            # never nothing
+    (Copy("clone", 10),                   1.5,  Copy("clone", 15)),
+    (Update("adam", 10, 4),               0.5,  Update("adam", 5, 4)),
+    (Reduction("softmax", 10, 10, 3),     0.5,  Reduction("softmax", 5, 5, 3)),
+    (Reduction("sum", 10, 4),             0.5,  Reduction("sum", 5, 4)),           # as many sums of fewer elements
+    (Gather(10, 4, 8),                    0.5,  Gather(10, 4, 4)),                 # from a smaller table
+    (MatMul(4, 4, 4),                     0.5,  MatMul(4, 4, 4)),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("body", "ratio", "expected"), SCALED)
+def test_a_body_of_so_many_times_the_elements(body, ratio, expected) -> None:  # type: ignore[no-untyped-def]
+    assert _scaled(body, ratio) == expected
+
+
+def test_the_busiest_drops_what_is_above_its_capacity_and_the_mean_loses_its_share_of_that() -> None:
+    assert ExpertParallel(imbalance=2.0).load == 2.0
+    assert ExpertParallel(imbalance=2.0, capacity_factor=3.0).load == 2.0
+    assert ExpertParallel(imbalance=2.0, capacity_factor=1.5).mean_load(4) == 1 - 0.5 / 4
+    assert ExpertParallel(imbalance=2.0, capacity_factor=0.5).mean_load(4) == 0.5
+    assert ExpertParallel(imbalance=2.0).mean_load(4) == 1.0
+
+
+def test_devices_that_share_experts_divide_them_and_the_devices() -> None:
+    for devices, ranks, found in ((8, None, 8), (12, None, 4), (16, None, 8), (8, 2, 2), (1, None, 1), (8, 1, 1)):
+        assert ranks_of(STEP, devices, ExpertParallel(ranks=ranks)) == found
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_an_exchange_stands_where_its_rows_are_read_and_its_result_is_as_large_as_the_rows(ranks: int) -> None:
+    one = spread(STEP, 8, ExpertParallel(ranks=ranks, imbalance=1.5))
+    rows = rows_at(1.5, LENGTH * TOP, EXPERTS // ranks)
+    shapes = [(one.tensors[op.inputs[0]].shape, one.tensors[op.outputs[0]].shape) for op in exchanges(one)]
+    there, here = (rows, WIDTH), (LENGTH * TOP, WIDTH)
+    assert shapes == [(here, there), (there, here)] * 2
+    assert {op.body.group for op in exchanges(one) if isinstance(op.body, Collective)} == {",".join(map(str, range(ranks)))}
+    for op in exchanges(one):
+        reader = next(other for other in one.ops[one.ops.index(op) + 1 :] if op.outputs[0] in map(one.base, other.inputs))
+        assert (op.phase, op.recompute) == (reader.phase, reader.recompute)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_ops_on_expert_rows_have_the_rows_of_the_busiest_device(biased: bool) -> None:
+    """Activations and their gradients between the grouped products; sums over rows keep their results, fewer by the ranks."""
+    step = captured(biased=biased)
+    plain, one = parallel.data(step, 8), spread(step, 8, ExpertParallel(ranks=4, imbalance=2.0))
+    rows = rows_at(2.0, LENGTH * TOP, EXPERTS // 4)
+    assert rows == 2 * LENGTH * TOP
+
+    def element_wise(of: Step) -> list[int]:
+        return sorted(op.body.elements for op in of.ops if isinstance(op.body, ElementWise) and op.phase is not Phase.UPDATE)
+
+    hidden = LENGTH * TOP * HIDDEN
+    assert element_wise(plain).count(hidden) > 0
+    assert element_wise(one).count(2 * hidden) >= element_wise(plain).count(hidden)
+    assert [op.body.M for op in one.ops if op.routing and isinstance(op.body, MatMul) and op.phase is Phase.FORWARD] == [
+        rows // (EXPERTS // 4)
+    ] * 2
