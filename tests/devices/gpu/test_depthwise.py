@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.devices.gpu.depthwise import HALF, WIDE, _cudnn, _fp16_by_cudnn, _torch
 from trainyard.ir import Convolution, Op, Phase, Role, Step, TensorSpec
 from trainyard.ir.ops import ProductOf
 from trainyard.machines.presets.gpus import H200
@@ -111,3 +113,65 @@ def test_more_channels_never_take_less_time(
         for channels in (64, 128)
     )
     assert 0 < few <= many
+
+
+MAP = Convolution(batch=2, in_channels=32, out_channels=32, size=(8, 8), kernel=(3, 3), padding=(1, 1), groups=32)
+ELEMENTS = 2 * 32 * 64
+
+
+@pytest.mark.parametrize(
+    ("body", "instructions"),
+    [
+        (MAP, ELEMENTS * (184 + 16 * 9)),
+        (MAP.as_product("grad_input"), ELEMENTS * (532 + 5.2 * 9)),
+        (replace(MAP, kernel=(7, 7), padding=(3, 3)), ELEMENTS * 23.5 * 49),  # not unrolled
+        (replace(MAP, kernel=(11, 11), padding=(5, 5)), ELEMENTS * 23.5 * 64),  # no more taps than the map has elements
+        (replace(MAP, kernel=(7, 7), padding=(3, 3)).as_product("grad_input"), ELEMENTS * (520 + 20.5 * 49)),
+        (MAP.as_product("grad_weight"), 2 * 32 * 9 * 32 * (115 + 45.5 * 2) + 67 * ELEMENTS),  # 64 positions are two turns of a warp
+        (replace(MAP, stride=(2, 2)), ELEMENTS / 4 * (184 + 16 * 9)),
+    ],
+)
+def test_torchs_window_kernels_take_instructions_for_each_result_and_tap(body: Convolution, instructions: float) -> None:
+    assert _torch(body) == pytest.approx(instructions)
+
+
+@pytest.mark.parametrize(
+    ("body", "instructions"),
+    [
+        (MAP, ELEMENTS * 67),
+        (replace(MAP, kernel=(5, 5), padding=(2, 2)), ELEMENTS * 125),
+        (replace(MAP, kernel=(7, 7), padding=(3, 3)).as_product("grad_input"), ELEMENTS * 585),
+        (MAP.as_product("grad_weight"), ELEMENTS * 79),
+        (replace(MAP, stride=(2, 2)), math.sqrt(ELEMENTS * ELEMENTS / 4) * 67),
+        (replace(MAP, size=(6, 8)), 2 * 32 * 48 * (8 / 6) * 67),  # rows in tiles of four
+        (replace(MAP, kernel=(9, 9), padding=(4, 4)).as_product("grad_input"), ELEMENTS * 41 * 81),
+        (replace(MAP, kernel=(9, 9), padding=(4, 4)), ELEMENTS * 147 * ((5 + 6 + 7 + 8 + 8 + 7 + 6 + 5) / 8) ** 2),
+    ],
+)
+def test_cudnns_kernels_take_instructions_by_taps_and_skip_those_on_the_padding(body: Convolution, instructions: float) -> None:
+    assert _cudnn(body, HALF) == pytest.approx(instructions)
+
+
+def test_a_weight_gradient_of_a_larger_window_is_a_matrix_product() -> None:
+    assert _cudnn(replace(MAP, kernel=(9, 9), padding=(4, 4)).as_product("grad_weight"), HALF) is None
+    assert _cudnn(replace(MAP, kernel=(7, 7), padding=(3, 3)).as_product("grad_weight"), WIDE) is None
+    assert _cudnn(replace(MAP, kernel=(7, 7), padding=(3, 3)).as_product("grad_weight"), HALF) is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "chosen"),
+    [
+        ({}, "fp16", True),
+        ({}, "bf16", False),
+        ({"kernel": (5, 5)}, "fp16", True),
+        ({"kernel": (7, 7)}, "fp16", False),
+        ({"kernel": (3, 5)}, "fp16", False),
+        ({"stride": (2, 2)}, "fp16", False),
+        ({"dilation": (2, 2)}, "fp16", False),
+        ({"in_channels": 31, "out_channels": 31, "groups": 31}, "fp16", False),
+        ({"size": (8, 7)}, "fp16", True),
+        ({"size": (8, 6)}, "fp16", False),
+    ],
+)
+def test_torch_chooses_cudnn_for_small_square_windows_of_fp16_maps(change: dict[str, Any], dtype: str, chosen: bool) -> None:
+    assert _fp16_by_cudnn(replace(MAP, **change), dtype) is chosen
