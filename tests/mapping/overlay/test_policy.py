@@ -442,3 +442,45 @@ def test_what_was_decided_for_so_many_bytes() -> None:
     choice = completed(problem, ("send", "keep", "send"))
     assert (decided_bytes(problem, choice), decided_bytes(problem, choice, "keep")) == (13, 3)
     assert decided_bytes(problem, choice, "recompute") == 0
+
+
+def three(**fields: object) -> Problem:
+    """Maps made one after the other that backward reads in reverse; the second can be made from the first, the third from it."""
+    again = {"recompute_s": 0.25}
+    saved = [
+        Saved(name=f"t{n}", bytes=8, produced=n, last_forward=n, first_backward=8 - n, last_backward=8 - n, **(again if n else {}))  # type: ignore[arg-type]
+        for n in range(3)
+    ]
+    saved[1], saved[2] = replace(saved[1], sources=(0,)), replace(saved[2], sources=(1,))
+    link = {"out_bytes_per_s": 8, "in_bytes_per_s": 8}
+    return Problem(durations_s=(1.0,) * 9, other_bytes=(0,) * 9, saved=tuple(saved), **(link | fields))  # type: ignore[arg-type]
+
+
+# fmt: off
+STRESS = [
+    # options                                decisions                              leave by            fetched at
+    ({},                                     ("send", "recompute", "send"),         (7, None, 6),       (1, None, 3)),
+    ({"depth": 2},                           ("send", "recompute", "recompute"),    (6, None, None),    (1, None, None)),
+    ({"depth": None},                        ("send", "recompute", "recompute"),    (6, None, None),    (1, None, None)),
+    ({"recompute": "none"},                  ("send", "send", "send"),              (8, 7, 6),          (1, 2, 3)),
+    ({"recompute": "none", "behind": 1},     ("send", "send", "send"),              (1, 2, 6),          (1, 2, 3)),
+    ({"recompute": "none", "behind": 2},     ("send", "send", "send"),              (2, 7, 6),          (1, 2, 3)),
+    ({"recompute": "none", "window": 1},     ("send", "send", "send"),              (8, 7, 6),          (7, 6, 3)),
+    ({"recompute": "none", "window": 2},     ("send", "send", "send"),              (8, 7, 6),          (6, 2, 3)),
+    ({"recompute": "none", "keep": [1]},     ("send", "keep", "send"),              (8, None, 6),       (1, None, 3)),
+    ({"keep": [1]},                          ("send", "keep", "recompute"),         (8, None, None),    (1, None, None)),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("options", "decisions", "leave_by", "fetch_at"), STRESS)
+def test_all_leaves_as_late_and_comes_back_as_early_as_the_windows_let_it(options, decisions, leave_by, fetch_at) -> None:  # type: ignore[no-untyped-def]
+    choice = offload_all(three(), **options)
+    assert (choice.decisions, choice.leave_by, choice.fetch_at) == (decisions, leave_by, fetch_at)
+
+
+@pytest.mark.parametrize("limit", ["window", "behind", "depth"])
+def test_a_window_holds_at_least_one_tensor(limit: str) -> None:
+    with pytest.raises(BadInput, match="count tensors: at least 1 or None"):
+        offload_all(three(), **{limit: 0})  # type: ignore[arg-type]
+    assert offload_all(three(), **{limit: 1}).time_s > 0  # type: ignore[arg-type]

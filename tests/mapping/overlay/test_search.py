@@ -16,7 +16,7 @@ from oracles.overlay_placement import placed
 from trainyard.errors import BadInput
 from trainyard.kernels.mapping import overlay as kernel
 from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, Saved, completed, needs, simulate, used_bytes
-from trainyard.mapping.overlay.search import DECISIONS, Ladder, as_needed, packed
+from trainyard.mapping.overlay.search import DECISIONS, Ladder, _cheapest, _smallest, as_needed, enough, packed
 
 
 def random_problem(seed: int, *, most: int = 6, unit: int = 1, odd: bool = True) -> Problem:
@@ -279,3 +279,63 @@ def test_the_dearest_to_recompute_for_its_bytes_is_sent_first_and_what_cannot_be
     problem = recomputable((4, 1, 2, 8), (4.0, 3.0, None, 1.0))  # seconds a byte: 1, 3, never, 1/8
     _, by_cost, _ = (sends.tolist() for _, sends in Ladder(problem)._starts[:3])
     assert by_cost == [2, 1, 0, 3]
+
+
+def test_the_decision_that_takes_the_least_memory() -> None:
+    one = Saved(name="x", bytes=8, produced=0, last_forward=0, first_backward=3, last_backward=3)
+    between = replace(one, first_backward=NEVER, last_backward=NEVER)
+    again = {"recompute_s": 0.5}
+    for saved, decision in (
+        (one, "send"),
+        (replace(one, **again), "send"),
+        (replace(one, sendable=False), "keep"),
+        (replace(one, sendable=False, **again), "recompute"),
+        (replace(between, **again), "recompute"),
+    ):
+        assert DECISIONS[_smallest(saved)] == decision
+
+
+def test_the_cheapest_to_recompute_counts_what_only_it_needs() -> None:
+    """t1 is needed by t2 alone: t2 takes 1 + 4 seconds for its 8 bytes, more than t3's 4 for 8 and less than t0's 8."""
+    problem = recomputable((8, 1, 8, 8), (8.0, 4.0, 1.0, 4.0))
+    saved = list(problem.saved)
+    saved[1] = replace(saved[1], first_backward=NEVER, last_backward=NEVER)
+    saved[2] = replace(saved[2], sources=(1,))
+    assert _cheapest(replace(problem, saved=tuple(saved))) == [3, 2, 0]
+    empty = replace(saved[3], bytes=0)
+    assert _cheapest(replace(problem, saved=(*saved[:3], empty))) == [2, 0, 3]
+
+
+def test_a_problem_as_arrays_has_whole_picoseconds_and_all_sources_in_a_row() -> None:
+    """A map that is made again, a weight whose copy another one leaves, a clean one."""
+    made = Saved(name="y", bytes=6, produced=1, last_forward=1, first_backward=4, last_backward=5, recompute_s=0.5, sources=(0,))
+    first = Saved(name="x", bytes=4, produced=0, last_forward=1, first_backward=5, last_backward=5, sendable=False)
+    weight = Saved(name="w", bytes=2, produced=3, last_forward=2, first_backward=0, last_backward=1, clean_after=3)
+    other = Saved(name="v", bytes=8, produced=3, last_forward=2, first_backward=5, last_backward=5, clean=True)
+    problem = Problem(
+        durations_s=(1.0, 0.5, 0, 1e-12, 2, 3), other_bytes=(1, 2, 3, 4, 5, 6), saved=(first, made, weight, other),
+        out_bytes_per_s=4, in_bytes_per_s=2, latency_s=1e-12, duplex=False,
+    )  # fmt: skip
+    second = 10**12
+    rows, line, ends, sources, duplex = packed(problem)
+    assert rows.tolist() == [
+        [4, 0, 1, 5, 5, -1, second + 1, 2 * second + 1, 0, 0, 0],
+        [6, 1, 1, 4, 5, second // 2, second * 3 // 2 + 1, 3 * second + 1, 0, 0, 1],
+        [2, 3, 2, 0, 1, -1, second // 2 + 1, second + 1, 1, 5, 1],
+        [8, 3, 2, 5, 5, -1, 2 * second + 1, 4 * second + 1, 0, 1, 1],
+    ]
+    assert line.tolist() == [[second, 1], [second // 2, 2], [0, 3], [1, 4], [2 * second, 5], [3 * second, 6]]
+    assert (ends.tolist(), sources.tolist(), duplex) == ([0, 1, 1, 1], [0], False)
+
+
+def test_a_size_that_is_printed_is_enough() -> None:
+    assert [enough(size) for size in (0, 9999, 10_000, 10_001, 12_345_678)] == ["0 B", "9.999 kB", "10 kB", "10.01 kB", "12.35 MB"]
+
+
+def test_rungs_are_closer_where_memory_is_scarce_and_reach_from_the_least_to_the_most() -> None:
+    ladder = Ladder(recomputable((1000,) * 6, (1.0,) * 6))
+    assert (ladder.rungs[0], ladder.rungs[-1]) == (ladder.least, ladder.most)
+    steps = [after - before for before, after in zip(ladder.rungs, ladder.rungs[1:], strict=False)]
+    assert sum(steps[: len(steps) // 2]) < sum(steps) / 3
+    assert ladder.most == 6000
+    assert ladder.compute_ps == 12 * 10**12
