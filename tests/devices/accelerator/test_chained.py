@@ -12,14 +12,16 @@ import pytest
 import trainyard as ty
 from trainyard import arrays, machines
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.chained import chain_of
+from trainyard.devices.accelerator.chained import _products, _weights, chain_of, in_turn, stays_apart
+from trainyard.devices.accelerator.ordered import Schedule
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec, Work
+from trainyard.ir import DeviceCost, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec, Work
 from trainyard.mapping.demand import ChainDemand
-from trainyard.mapping.gradient_order.chain import chain_traffic
+from trainyard.mapping.gradient_order.chain import ChainCost, ChainTraffic, chain_traffic
 from trainyard.mapping.gradient_order.chain_search import fastest
 from trainyard.mapping.gradient_order.links import gradient_links, table
-from trainyard.mapping.gradient_order.works import is_chain, joinable_links, split_layers
+from trainyard.mapping.gradient_order.scratchpad import Traffic
+from trainyard.mapping.gradient_order.works import is_chain, joinable_links, joined_work, split_layers
 from trainyard.mapping.profile import demand
 from trainyard.workloads import zoo
 
@@ -306,3 +308,44 @@ def test_the_nest_of_a_pair_names_dx_and_moves_each_tensor_at_least_once() -> No
         ("dY", 64 * 8 * 4), ("W", 8 * 12 * 4), ("X", 64 * 12 * 4), ("dX", 2 * 64 * 12 * 4), ("dW", 8 * 12 * 4),
     ]  # fmt: skip  # with dX goes what the ReLU reads
     assert all(moved.bytes >= moved.once_bytes for moved in pair.moved)
+
+
+def test_time_of_a_chain_is_shared_by_macs_and_waiting_by_bytes() -> None:
+    """Four equal products have a quarter of 400 cycles each; the other 600 are a cycle a byte, a layer's operands half and half."""
+    step = step_of(M=4, N=4, K=4, J=4, bias=True)
+    members = none(DEVICE).works(step)
+    asked = demand(step, joined_work(members), DEVICE.policy)
+    assert isinstance(asked, ChainDemand)
+    upper, lower = _products(asked)
+    side = Traffic(bytes={("W", "read"): 30, ("dY", "read"): 10, ("dW", "spill"): 20, ("dW", "write"): 999})
+    cost = ChainCost(
+        tile_upper=(4, 4, 4), tile_lower=(4, 4, 4), join="block", traffic=ChainTraffic(upper=side, lower=Traffic(bytes={})),
+        cycles=900, compute_cycles=400,
+    )  # fmt: skip
+    dx, relu, dw, lower_dx, lower_dw, bias = _weights(upper, lower, asked.left, cost, 1000, 600)
+    assert (dx, dw) == (100 + 30, 100 + 30 + 64)  # dX stays on chip, dW leaves
+    assert relu == 0  # what it reads is X, which dW reads as well
+    assert (lower_dx, lower_dw) == (100 + 64, 100 + 64)
+    assert bias == 4 * 4
+    assert _weights(upper, lower, asked.left, cost, 400, 600) == [100, 0, 100, 100, 100, 0]
+
+
+def test_layers_one_after_the_other_keep_the_array_busy_with_products_alone() -> None:
+    costs = [DeviceCost(cycles=10 * number, compute_cycles=number, bytes={("X", "read"): 1}, share=(1.0,)) for number in (1, 2, 3)]
+    found = in_turn(costs)
+    assert (found.cycles, found.compute_cycles, found.bytes) == (60, 3, {("X", "read"): 3})
+    assert found.share == pytest.approx((1 / 6, 2 / 6, 3 / 6))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "apart"),
+    [
+        (Schedule(order="cost"), False),
+        (Schedule(order="cost", cores=2), True),
+        (Schedule(order="cost", partition="m"), True),
+        (Schedule(order="cost", reuse="lru"), False),
+        (Schedule(order="cost", reuse="window"), True),
+    ],
+)
+def test_layers_stay_apart_on_several_cores_in_parts_and_with_other_ways_to_keep_tiles(schedule: Schedule, apart: bool) -> None:
+    assert stays_apart(schedule) is apart

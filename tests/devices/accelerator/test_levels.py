@@ -203,3 +203,18 @@ def test_masks_on_an_array_that_looks_at_zeros_are_refused_with_levels() -> None
     chip = ty.machine("tensordash(order=sequential,levels=(level(name=shared,size=64 KiB)))")
     with pytest.raises(NotModelled, match="looks at the zeros of each tile"):
         ty.run("bert-tiny", on=chip, masks="sparsity(A=0.5)")
+
+
+def test_a_fused_kernel_behind_a_narrow_port_moves_elements_of_its_own_format() -> None:
+    """8 x 8 x 8 through a port of a byte a cycle: operands in, sums out; half as many bytes of operands in bf16."""
+    op = Op(body=MatMul(8, 8, 8), inputs=(0, 1), outputs=(2,), fused=1)
+    step = Step(name="kernel", batch=1, ops=(op,), tensors=(TensorSpec((8, 8)),) * 3)
+    cycles = {}
+    for precision in ("fp32", "bf16", "fp8"):
+        machine = Accelerator(
+            array=Systolic(rows=8, columns=8), scratchpad="1 MiB", dram="1 TB/s", scratchpad_width_bytes_per_cycle=1.0,
+            precision=precision,
+        )  # fmt: skip
+        (work,) = machine.works(step)
+        cycles[precision] = machine.cost(step, work).compute_cycles
+    assert cycles["fp32"] - cycles["bf16"] == 2 * (cycles["bf16"] - cycles["fp8"]) == 2 * 64 * 2

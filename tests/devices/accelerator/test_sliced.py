@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 import trainyard as ty
-from trainyard.arrays import Systolic
+from trainyard.arrays import Systolic, TensorDash
 from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.between import kept_between
 from trainyard.devices.accelerator.sliced import NOTHING, SlicedCosts, sliced_between
 from trainyard.ir import DeviceCost, MatMul, Op, Role, Step, TensorSpec
 from trainyard.mapping.between_layers.slices import Part
 from trainyard.mapping.demand import OnChip, Residency, Slices
+from trainyard.masks.generated import generated_masks
 
 TENSORS = (
     TensorSpec((96, 16), slope=(1, 0), role=Role.INPUT), TensorSpec((16, 64), role=Role.PARAMETER),
@@ -120,3 +121,14 @@ def test_works_take_no_less_than_their_macs_and_bytes(reuse: str) -> None:
     for work in device.works(BOTTLENECK):
         cost: DeviceCost = device.cost(BOTTLENECK, work)
         assert cost.cycles >= max(96 * 64 * 16 / 64, sum(cost.bytes.values()) / 4)
+
+
+def test_with_masks_whole_tensors_are_looked_at_not_slices() -> None:
+    step = replace(BOTTLENECK, ops=tuple(replace(op, letters=("A", "W")) for op in BOTTLENECK.ops))
+    masks = generated_masks(step, {"A": 0.5})
+    sliced, whole = (
+        accelerator(array=TensorDash(tiles=1, rows=2, columns=2, lanes=4, depth=2), reuse=reuse) for reuse in ("slices", "layers")
+    )
+    assert sliced.loop_nests(step, masks) == whole.loop_nests(step, masks)
+    for work in whole.works(step):
+        assert sliced.cost(step, work, masks) == whole.cost(step, work, masks)

@@ -158,3 +158,16 @@ def test_narrower_numbers_never_cost_time_or_energy(precision):
     narrow, wide = (ty.run("bert-tiny", "npu", precision=one) for one in (precision, wider))
     assert narrow.time_s <= wide.time_s
     assert narrow.energy_j <= wide.energy_j
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_structured_weight_on_either_side_moves_values_and_places(left):
+    weight, maps = TensorSpec((64, 32), role=Role.PARAMETER), TensorSpec((16, 32))
+    body, inputs, letters = (MatMul(64, 16, 32), (0, 1), ("W", "A")) if left else (MatMul(16, 64, 32), (1, 0), ("A", "W"))
+    op = Op(body=body, name="mm", layer="fc", inputs=inputs, outputs=(2,), letters=letters)
+    step = Step("layer", 16, (op,), (weight, maps, TensorSpec((64, 16) if left else (16, 64))))
+    machine = device(TensorCore())
+    (work,) = machine.works(step)
+    moved = machine.cost(step, work, parse("sparsity(W=2:4)", step)).bytes
+    kept = 64 * 32 // 2
+    assert (moved["W", "read"], moved["X", "read"]) == (kept * 4 + kept * 2 // 8, 16 * 32 * 4)
