@@ -261,8 +261,7 @@ def recomputable(sizes: tuple[int, ...], seconds: tuple[float | None, ...]) -> P
         )
         for index, (size, again) in enumerate(zip(sizes, seconds, strict=True))
     ]  # fmt: skip
-    link = {"out_bytes_per_s": 1, "in_bytes_per_s": 1}
-    return Problem(durations_s=(1.0,) * end, other_bytes=(0,) * end, saved=tuple(saved), **link)
+    return Problem(durations_s=(1.0,) * end, other_bytes=(0,) * end, saved=tuple(saved), out_bytes_per_s=1, in_bytes_per_s=1)
 
 
 def test_starts_recompute_every_eighth_of_the_bytes_and_send_the_rest_in_three_orders() -> None:
@@ -284,13 +283,12 @@ def test_the_dearest_to_recompute_for_its_bytes_is_sent_first_and_what_cannot_be
 def test_the_decision_that_takes_the_least_memory() -> None:
     one = Saved(name="x", bytes=8, produced=0, last_forward=0, first_backward=3, last_backward=3)
     between = replace(one, first_backward=NEVER, last_backward=NEVER)
-    again = {"recompute_s": 0.5}
     for saved, decision in (
         (one, "send"),
-        (replace(one, **again), "send"),
+        (replace(one, recompute_s=0.5), "send"),
         (replace(one, sendable=False), "keep"),
-        (replace(one, sendable=False, **again), "recompute"),
-        (replace(between, **again), "recompute"),
+        (replace(one, sendable=False, recompute_s=0.5), "recompute"),
+        (replace(between, recompute_s=0.5), "recompute"),
     ):
         assert DECISIONS[_smallest(saved)] == decision
 
