@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WARM   := $(VENV)/.compiled
 export PYTHONDONTWRITEBYTECODE =  # the tests start many processes: what one has compiled, all read
-PYTEST := $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo rtl test test-all mutate static quick-static types unit docs pages clean help
 

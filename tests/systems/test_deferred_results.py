@@ -61,7 +61,7 @@ def booked_at_once(step: Step, device: Accelerator) -> Result:
 
 
 @pytest.mark.oracle
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 4, deadline=None)
 @given(model=st.sampled_from(MODELS), base=st.sampled_from(BASES), changes=st.lists(changed_fields, min_size=1, max_size=3))
 def test_every_key_is_that_of_the_twin_after_any_changes(
     model: tuple[str, int], base: Accelerator, changes: list[dict[str, object]]

@@ -77,7 +77,7 @@ def agree(first: Plan, second: Plan) -> None:
 
 
 @pytest.mark.oracle
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3, deadline=None)
 @given(model=st.sampled_from(MODELS), device=devices)
 def test_at_once_is_work_by_work(model: tuple[str, int | None], device: Accelerator) -> None:
     step, system = step_of(*model), Single(device=device)

@@ -189,7 +189,7 @@ def test_without_a_line_buffer_the_overlap_is_computed_and_read_again() -> None:
     assert ty.run(step, again).time_s <= ty.run(step, replace(again, reuse="layers")).time_s
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5, deadline=None)
 @given(
     size=st.integers(10, 40), channels=st.sampled_from([1, 4, 8]), batch=st.integers(1, 2), backward=st.booleans(),
     room=st.integers(6_000, 60_000), buffer=st.booleans(), grad_input=st.sampled_from(["col2im", "dilated"]),

@@ -181,7 +181,7 @@ def test_a_level_of_any_size_behind_an_endless_port_changes_no_cycles(array: Arr
     assert min(form.cycles(*size) for form in leveled.lower_bounds) <= leveled.tile_cycles(*size) <= alone * (1 + TOLERANCE)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3, deadline=None)
 @given(
     st.sampled_from(ARRAYS), st.tuples(*[st.integers(1, 40)] * 3), st.sampled_from([64, 300, 1000]),
     st.sampled_from([1.0, 4.0, 20.0]), st.booleans(),
