@@ -103,7 +103,7 @@ def _write_step(step: Step, output: str) -> None:
 def _chakra(
     workload: str, on: str, output: str, batch: int | None, parallel: str | None, inference: bool, settings: list[str] | None
 ) -> None:
-    from trainyard.report.chakra import write_chakra
+    from trainyard.report.traces.chakra import write_chakra
 
     run_request = RunRequest(workload=workload, batch=batch, parallel=parallel, inference=inference, settings=settings)
     (result,) = run_request.results([request.one_machine(on)])
@@ -115,7 +115,7 @@ def _ramulator(
     step: Step, on: str, output: str, parallel: str | None, settings: list[str] | None, layer: str | None, phase: str | None,
     style: str, lines: int,
 ) -> None:  # fmt: skip
-    from trainyard.report.memory_trace import write_memory_trace
+    from trainyard.report.traces.memory_trace import write_memory_trace
 
     if parallel:
         raise BadInput("--to ramulator traces one accelerator: leave out --parallel")

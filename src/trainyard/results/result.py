@@ -459,7 +459,7 @@ class Result:
         page.write([self.ranged() if ranged else self], path)
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
-        from trainyard.report import perfetto
+        from trainyard.report.traces import perfetto
 
         perfetto.write(self, path)
 

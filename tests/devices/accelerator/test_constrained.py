@@ -160,7 +160,7 @@ def test_memory_levels_keep_to_constraints() -> None:
 
 def test_a_memory_trace_follows_the_constraints(tmp_path: Any) -> None:
     from trainyard.machines import machine
-    from trainyard.report.memory_trace import write_memory_trace
+    from trainyard.report.traces.memory_trace import write_memory_trace
 
     step = ty.zoo.load("bert-tiny")
     for order, mapping in (("sequential", "*.query tile=64x*x32 order=kmn"), ("cost", "*.query tile=64x*x32 order=dw_major")):

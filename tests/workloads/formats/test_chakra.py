@@ -13,7 +13,7 @@ import trainyard as ty
 from trainyard import engine
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir.plan import TaskClass
-from trainyard.report.chakra import write_chakra
+from trainyard.report.traces.chakra import write_chakra
 from trainyard.workloads.formats.backward import with_backward
 from trainyard.workloads.formats.chakra import COLLECTIVES, Node, NodeType, plan_of, read_trace, write_trace
 from trainyard.workloads.formats.scalesim import chain

@@ -19,8 +19,8 @@ from trainyard.ir import Convolution, MatMul
 from trainyard.machines import machine
 from trainyard.mapping.gradient_order.execution import execute
 from trainyard.mapping.gradient_order.scratchpad import Pair
-from trainyard.report.memory_accesses import PAGE_BYTES, Matrix, Tracer, replayed
-from trainyard.report.memory_trace import write_memory_trace
+from trainyard.report.traces.memory_accesses import PAGE_BYTES, Matrix, Tracer, replayed
+from trainyard.report.traces.memory_trace import write_memory_trace
 from trainyard.workloads.formats.backward import with_backward
 from trainyard.workloads.formats.scalesim import chain
 

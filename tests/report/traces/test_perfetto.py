@@ -17,7 +17,7 @@ import pytest
 
 from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput
-from trainyard.report import perfetto
+from trainyard.report.traces import perfetto
 from trainyard.results.result import Result
 
 Make = Callable[..., Result]

@@ -25,7 +25,7 @@ from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.files import whole_file
 from trainyard.ir import Collective, Step, Work
-from trainyard.report.memory_accesses import Access, Key, Tracer, Whole
+from trainyard.report.traces.memory_accesses import Access, Key, Tracer, Whole
 
 Style = Literal["load_store", "classic"]
 STYLES: Mapping[Style, tuple[str, str]] = {"load_store": ("LD 0x{:x}\n", "ST 0x{:x}\n"), "classic": ("0x{:x} R\n", "0x{:x} W\n")}
