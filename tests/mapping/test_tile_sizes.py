@@ -7,12 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
 from trainyard.ir.folds import Folds
-from trainyard.mapping.bandwidths import Samples, _folds, _rooms, _rounded_down
+from trainyard.mapping.bandwidths import Samples, _folds, _rooms, _rounded_down, search_tiles
 from trainyard.mapping.halo import Halo, WindowAxis
 from trainyard.mapping.tile_descent import _filling, _neighbours, sizes_of
-from trainyard.mapping.tiling import ORDERS, Problem, Supply, Tiling, _allowed, closed_form, nothing_fits, passes, tiled
+from trainyard.mapping.tiling import (
+    ORDERS,
+    Problem,
+    ProblemTable,
+    Supply,
+    Tiling,
+    _allowed,
+    closed_form,
+    nothing_fits,
+    passes,
+    tiled,
+)
 
 MENUS = [[1, 2, 4, 8], [1, 2, 4], [1, 3, 6]]
 
@@ -124,3 +136,13 @@ def test_a_row_of_the_search_names_sizes_order_and_what_is_kept() -> None:
     assert (cost.cycles, cost.compute_cycles, cost.proven) == (70, 50, False)
     assert (cost.a_read, cost.b_read, cost.spill_write) == (300, 400, 0)
     assert tiled(problem, [4, 3, 2, 0, 70, 50, 1, 3, 2, 1, 0, 0]).proven
+
+
+def test_rows_of_a_search_are_shared_and_cannot_be_changed() -> None:
+    """The same question has the same answer, which a caller that wrote into it would change for all others."""
+    array, supply = Systolic(rows=4, columns=4), Supply(resident_bytes=500, bytes_per_cycle=4.0)
+    table = ProblemTable.of([Problem.dense(MatMul(8, 8, 8), 2)])
+    rows = search_tiles(table, array.folds, array, supply)
+    assert search_tiles(table, array.folds, array, supply) is rows
+    with pytest.raises(ValueError, match="read-only"):
+        rows[0, 0] = 1

@@ -7,6 +7,7 @@ import pytest
 from trainyard.ir import Collective, Copy, ElementWise, MatMul, Op, Reduction, Role, Step, TensorSpec, Work
 from trainyard.mapping.between_layers.accesses import ALONE, Access, Gap, Tensor, gaps_of, may_begin, tensors_of, unwritten
 from trainyard.mapping.between_layers.residency import Ledger, by_tensor, stays
+from trainyard.mapping.between_layers.search import Cost, choose
 from trainyard.mapping.demand import OnChip, Policy
 
 
@@ -167,3 +168,57 @@ def test_an_element_wise_op_reads_its_operands_once() -> None:
         ops=(Op(body=ElementWise("relu", 4), inputs=(0,), outputs=(1,)),),
     )  # fmt: skip
     assert [access.in_tiles for one in tensors_of(step, [Work(ops=(0,))], Policy()) for access in one.accesses] == [False, False]
+
+
+class ByBytes:
+    """Works cost a cycle for each byte that is not on chip, and have no room beyond a limit."""
+
+    def __init__(self, tensors: tuple[Tensor, ...], room: int = 10**9) -> None:
+        self.tensors, self.room = tensors, room
+
+    def cost(self, work: int, state: OnChip) -> Cost | None:
+        if state.occupied_bytes > self.room:
+            return None
+        moved = 0
+        for one in self.tensors:
+            for access in one.accesses:
+                if access.work == work:
+                    moved += access.read_bytes * (one.base not in state.read) + access.write_bytes * (
+                        one.base not in state.unwritten
+                    )
+        return Cost(moved, moved)
+
+    def same(self, work: int, state: OnChip) -> tuple[int, int]:
+        return 0, self.room
+
+
+MAPS = (tensor(write(0), read(1), base=0), tensor(write(1), read(2), base=1), tensor(write(2), read(3), base=2))
+
+
+def test_gaps_that_fit_are_kept_and_the_bound_says_that_nothing_is_better() -> None:
+    choice = choose(MAPS, 4, ByBytes(MAPS), 128)
+    assert (choice.before, choice.after, choice.bound) == (Cost(384, 384), Cost(0, 0), Cost(0, 0))
+    assert [(gap.tensor, gap.number) for gap in choice.kept] == [(0, 0), (1, 0), (2, 0)]
+    assert (choice.proved, choice.ended) == (True, False)
+    assert choice.states[1] == OnChip(
+        read=frozenset({0}), results=frozenset({1}), unwritten=frozenset({1}), occupied_bytes=128
+    )  # fmt: skip
+
+
+def test_with_room_for_one_tensor_two_that_do_not_meet_are_kept() -> None:
+    choice = choose(MAPS, 4, ByBytes(MAPS), 64)
+    assert [gap.tensor for gap in choice.kept] == [0, 2]
+    assert (choice.after, choice.proved) == (Cost(128, 128), True)
+    assert choose(MAPS, 4, ByBytes(MAPS), 63).kept == ()
+
+
+def test_an_effort_bounds_the_changes_that_are_tried_and_the_choice_says_so() -> None:
+    """Three gaps are added; then each is tried without, in two rounds: nine changes."""
+    for effort, kept, ended in ((1, 1, True), (2, 2, True), (3, 3, True), (8, 3, True), (9, 3, False), (0, 3, False)):
+        choice = choose(MAPS, 4, ByBytes(MAPS), 128, effort)
+        assert (len(choice.kept), choice.ended) == (kept, ended)
+
+
+def test_a_work_whose_tiles_find_no_room_keeps_nothing() -> None:
+    choice = choose(MAPS, 4, ByBytes(MAPS, room=64), 10**9)
+    assert [gap.tensor for gap in choice.kept] == [0, 2]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainyard.ir import Body, Convolution, Copy, ElementWise, Gather, MatMul, Op, Reduction, Step, TensorSpec, Update, Work
 from trainyard.mapping.bands import Window
-from trainyard.mapping.between_layers.accesses import Access, Tensor
-from trainyard.mapping.between_layers.row_blocks import numbers_of_bands
+from trainyard.mapping.between_layers.accesses import Access, Tensor, tensors_of
+from trainyard.mapping.between_layers.row_bands import TensorBands, bands_of, writes_nothing_over
+from trainyard.mapping.between_layers.row_blocks import RowBlocks, numbers_of_bands
 from trainyard.mapping.between_layers.rows import RowCuttable, RowRead, RowWork, pool_window
 from trainyard.mapping.between_layers.slices import Block, Blocks, Cuttable, Part, Use, divisors, what_stays
-from trainyard.mapping.demand import OnChip
+from trainyard.mapping.demand import OnChip, Policy
 
 SAMPLES, SHARED = TensorSpec((4, 6), slope=(1, 0)), TensorSpec((6,))
 OTHER = TensorSpec((5, 6), slope=(1, 0))
@@ -244,3 +246,127 @@ def test_numbers_of_bands_are_doublings_and_half_way_between_or_near_divisors() 
     assert numbers_of_bands(12) == [2, 3, 4, 6, 8, 12]
     assert numbers_of_bands(7) == [2, 3, 4, 7]
     assert numbers_of_bands(13) == [2, 3, 4, 6, 8, 13]
+
+
+def test_a_pooling_and_its_gradient_need_rows_under_windows_and_all_results_have_the_same_rows() -> None:
+    """Of 3 x 3 and stride 2: a map of 16 rows, and of 8 the maxima and where they were."""
+    large, small = TensorSpec((1, 4, 16, 16)), TensorSpec((1, 4, 8, 8))
+    pool, back = Reduction("max_pool", 9 * 256, 256), Reduction("max_pool_backward", 9 * 256, 1024)
+
+    def works(*specs: TensorSpec) -> list[RowWork | None]:
+        """Forward from 0 into 1 and 2; backward from 3 and 2 into 4."""
+        ops = (Op(body=pool, layer="pool", inputs=(0,), outputs=(1, 2)), Op(body=back, layer="pool", inputs=(3, 2), outputs=(4,)))
+        step = Step(name="pool", batch=1, ops=ops, tensors=specs)
+        return RowCuttable(step, (Work(ops=(0,)), Work(ops=(1,)))).works
+
+    window = (3, 2, 1, (0, 1))
+    forward, backward = works(large, small, small, small, large)
+    assert forward == RowWork(8, (RowRead(0, 16, Window("forward", *window)),), (1, 2), ())
+    reads = tuple(RowRead(base, 8, Window("backward", *window)) for base in (3, 2))
+    assert backward == RowWork(16, reads, (4,), ())
+    assert works(large, small, TensorSpec((1, 4, 4, 16)), small, large)[0] is None, "indices of other rows"
+
+
+# bands of rows
+
+
+def convolutions(count: int) -> tuple[Step, dict[int, RowWork]]:
+    """3 x 3 with a padding of 1, on 8 rows: images 0, 1, 2, ..., then weights."""
+    body = Convolution(batch=1, in_channels=4, out_channels=4, size=(8, 8), kernel=(3, 3), padding=(1, 1))
+    tensors = [TensorSpec((1, 4, 8, 8)) for _ in range(count + 1)] + [TensorSpec((4, 4, 3, 3)) for _ in range(count)]
+    ops = [Op(body=body, inputs=(n, count + 1 + n), outputs=(n + 1,), letters=("A", "W")) for n in range(count)]
+    step = Step(name="convolutions", batch=1, ops=tuple(ops), tensors=tuple(tensors))
+    works = RowCuttable(step, tuple(Work(ops=(n,)) for n in range(count))).works
+    return step, {n: work for n, work in enumerate(works) if work is not None}
+
+
+def ranges(bands: TensorBands) -> tuple[list[int], list[int], list[int], int, int]:
+    return bands.begin.tolist(), bands.end.tolist(), bands.lowest.tolist(), bands.window, bands.overlap
+
+
+def test_two_bands_of_two_convolutions_need_a_row_more_at_each() -> None:
+    """Rows 0-4 of the last result need 0-5 of the map between and 0-6 of the image. Kept, two rows of each stay for the next."""
+    _, works = convolutions(2)
+    kept = bands_of(works, 2, keeps_overlap=True, grad_input="col2im")
+    assert kept is not None
+    assert ranges(kept.tensors[2]) == ([0, 4], [4, 8], [0, 4], 4, 0)
+    assert ranges(kept.tensors[1]) == ([0, 5], [5, 8], [0, 3], 5, 2)
+    assert ranges(kept.tensors[0]) == ([0, 6], [6, 8], [0, 4], 6, 2)
+    assert [kept.product_rows[work].tolist() for work in (0, 1)] == [[5, 3], [4, 4]]
+    again = bands_of(works, 2, keeps_overlap=False, grad_input="col2im")
+    assert again is not None
+    assert ranges(again.tensors[1]) == ([0, 3], [5, 8], [0, 3], 5, 0)
+    assert ranges(again.tensors[0]) == ([0, 2], [6, 8], [0, 2], 6, 0)
+    assert again.tensors[0].new.tolist() == [6, 6]
+    assert bands_of(works, 9, keeps_overlap=True, grad_input="col2im") is None, "more bands than rows"
+
+
+def gradient(dtype: str = "fp32") -> tuple[Step, RowWork]:
+    body = Convolution(batch=1, in_channels=4, out_channels=2, size=(8, 8), kernel=(3, 3), padding=(1, 1), product="grad_input")
+    tensors = (TensorSpec((1, 2, 8, 8)), TensorSpec((2, 4, 3, 3)), TensorSpec((1, 4, 8, 8), dtype))
+    step = Step(name="dX", batch=1, ops=(Op(body=body, inputs=(0, 1), outputs=(2,), letters=("G", "W")),), tensors=tensors)
+    (work,) = RowCuttable(step, (Work(ops=(0,)),)).works
+    assert work is not None
+    return step, work
+
+
+def test_sums_of_two_rows_of_dx_wait_for_the_next_band() -> None:
+    """Rows 0-5 of dY add to rows 0-6 of dX, of which 0-4 are done."""
+    _, work = gradient()
+    kept = bands_of({0: work}, 2, keeps_overlap=True, grad_input="col2im")
+    assert kept is not None
+    assert (kept.product_rows[0].tolist(), kept.unfinished) == ([5, 3], {0: 2})
+    assert ranges(kept.tensors[0])[:2] == ([0, 5], [5, 8])
+    inserted = bands_of({0: work}, 2, keeps_overlap=True, grad_input="dilated")
+    assert inserted is not None
+    assert (inserted.product_rows[0].tolist(), inserted.unfinished) == ([4, 4], {})
+    again = bands_of({0: work}, 2, keeps_overlap=False, grad_input="col2im")
+    assert again is not None
+    assert (again.product_rows[0].tolist(), again.unfinished) == ([5, 5], {})
+
+
+@pytest.mark.parametrize(("dtype", "sum_bytes"), [("fp16", 4), ("fp32", 4), ("fp64", 8)])
+def test_unfinished_rows_take_the_room_of_accumulators_or_of_wider_results(dtype: str, sum_bytes: int) -> None:
+    """Two rows of 4 channels of 8 columns, beside what a block keeps in any case."""
+    step, work = gradient(dtype)
+    works = [Work(ops=(0,))]
+    blocks = RowBlocks(step, works, tensors_of(step, works, Policy()), Policy(), step)
+    block = Block(first=0, last=0, slices=2, weights=False, sums=False, bands=2)
+    assert blocks.occupied(block, [], 0) == 2 * (4 * 8) * sum_bytes
+    assert blocks._sum_bytes(work) == 4 * 8 * sum_bytes
+
+
+def test_samples_that_stay_together_are_one_group() -> None:
+    step, _ = convolutions(2)
+    works = [Work(ops=(n,)) for n in range(2)]
+    grown = [TensorSpec((3, *spec.shape[1:]), slope=(1, 0, 0, 0)) if spec.shape[0] == 1 else spec for spec in step.tensors]
+    ops = [Op(body=Convolution(batch=3, in_channels=4, out_channels=4, size=(8, 8), kernel=(3, 3), padding=(1, 1)),
+              inputs=op.inputs, outputs=op.outputs, letters=op.letters, slope=(1,) + (0,) * 13) for op in step.ops]  # fmt: skip
+    three = Step(name="three", batch=3, ops=tuple(ops), tensors=tuple(grown))
+    tensors = tensors_of(three, works, Policy())
+    for sample, groups in ((step, 3), (three, 1)):
+        blocks = RowBlocks(three, works, tensors, Policy(), sample)
+        assert blocks.groups == groups
+        uses = blocks.uses(0, 1)
+        assert uses is not None
+        block = next(blocks.cuts(0, 1, uses, 10**9))
+        assert (block.bands, block.slices) == (2, 2 * groups)
+        for parts in blocks.parts(block, uses).values():
+            assert sum(part.times for part in parts) == block.slices
+            assert {part.samples for part in parts} == {sample.batch}
+            assert sum(part.times * part.band.rows for part in parts if part.band) == groups * 8
+
+
+def test_rows_that_stay_are_counted_from_the_lowest_that_is_needed() -> None:
+    rows = np.array
+    apart = TensorBands(8, begin=rows([0, 4]), end=rows([4, 8]), lowest=rows([0, 6]))
+    assert (apart.new.tolist(), apart.window, apart.overlap) == ([4, 4], 4, 0)
+    reaching = TensorBands(8, begin=rows([0, 4]), end=rows([4, 8]), lowest=rows([0, 1]))
+    assert (reaching.window, reaching.overlap) == (7, 3)
+
+
+def test_a_tensor_under_windows_may_not_be_written_over() -> None:
+    read = RowRead(0, 8, Window(kernel=3))
+    assert writes_nothing_over([RowWork(8, (read,), (1,), ())])
+    assert not writes_nothing_over([RowWork(8, (read,), (1,), ()), RowWork(8, (), (0,), ())])
+    assert writes_nothing_over([RowWork(8, (RowRead(0, 8, Window()),), (1,), ()), RowWork(8, (), (0,), ())])

@@ -93,3 +93,10 @@ def test_examples_by_name():
     for wrong, said in (("7", "such as 3x3x2"), ("0x1x1", "positive"), ("9x9x9", "1458 operations"), ("2x2x2:2", "48 bytes")):
         with pytest.raises(BadInput, match=said):
             walkthrough(parse_example(wrong))
+
+
+@pytest.mark.probe
+def test_an_example_has_at_most_256_operations():
+    assert example((8, 4, 4)).op.macs == 16 * 8 * 8
+    with pytest.raises(BadInput, match=r"\(43, 3, 1\) tiles make 258 operations: give at most 256"):
+        example((43, 3, 1))

@@ -251,3 +251,18 @@ def test_ops_on_expert_rows_have_the_rows_of_the_busiest_device(biased: bool) ->
     assert [op.body.M for op in one.ops if op.routing and isinstance(op.body, MatMul) and op.phase is Phase.FORWARD] == [
         rows // (EXPERTS // 4)
     ] * 2
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_memory_is_added_for_what_an_exchange_brings_and_for_nothing_else(ranks: int) -> None:
+    """Results of grouped products lie where they did, as large as the rows of the device."""
+    whole, one = STEP.rebatch(1), spread(STEP, 8, ExpertParallel(ranks=ranks, imbalance=1.5))
+    received = {op.outputs[0] for op in exchanges(one)}
+    own = {number for number, spec in enumerate(one.tensors) if spec.view_of is None}
+    kept = {number for number, spec in enumerate(whole.tensors) if spec.view_of is None}
+    assert len(own) == len(kept) + len(received)
+    assert received <= own
+    rows = rows_at(1.5, LENGTH * TOP, EXPERTS // ranks)
+    results = {one.base(op.outputs[0]) for op in one.ops if op.routing is not None and op.phase is not Phase.GRAD_WEIGHT}
+    assert {one.tensors[base].shape[0] for base in results} == {rows}
+    assert not results & received
