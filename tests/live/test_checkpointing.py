@@ -130,15 +130,31 @@ def test_a_selective_checkpoint_calls_products_once() -> None:
     assert counts == [6, 9, 6]  # the last product of a block is not repeated by a checkpoint either
 
 
-@pytest.mark.parametrize("way", ["ours", "selective"])
-def test_blocks_that_work_in_place_have_the_gradients_of_the_plain_call(way: str) -> None:
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu_": lambda x: x.relu_(),
+    "silu_": lambda x: F.silu(x, inplace=True),
+    "mul_": lambda x: x.mul_(2.0),
+    "a view": lambda x: x.view(-1).add_(1.0).view_as(x),
+    "sigmoid_": lambda x: x.sigmoid_(),
+}
+
+
+@pytest.mark.parametrize("way", ["ours", "selective", "torch"])
+@pytest.mark.parametrize("change", IN_PLACE)
+@pytest.mark.parametrize("twice", [False, True])
+def test_blocks_that_work_in_place_have_the_gradients_of_the_plain_call(way: str, change: str, twice: bool) -> None:
+    """A product's result is changed inside of the block, and once more what the block returns, by its reader."""
+
     def call(x: Tensor) -> Tensor:
-        return F.dropout((x @ x).relu_() @ x, 0.5).exp()
+        return F.dropout(IN_PLACE[change](x @ x) @ x, 0.5).exp() @ x
 
     def gradient(wrap: Wrapped) -> Tensor:
         torch.manual_seed(0)
         x = torch.randn(4, 4, requires_grad=True)
-        wrap(call)(x).sum().backward()
+        loss = IN_PLACE[change](wrap(call)(x)).square().sum()
+        if twice:
+            loss.backward(retain_graph=True)
+        loss.backward()
         assert x.grad is not None
         return x.grad
 

@@ -102,7 +102,9 @@ class _Replaying(TorchDispatchMode):
 
 
 def _detached(result: Any) -> Any:
-    return mapped(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, result)
+    """Aliases without a history that count versions with the result: a mode runs below the layer that does so by itself."""
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        return mapped(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, result)
 
 
 class _LastTensor(Exception):
