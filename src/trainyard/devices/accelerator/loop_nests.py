@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 
 from trainyard.devices.accelerator.choices import ChainChoice, Choice, PairChoice, TileChoice
 from trainyard.devices.accelerator.counting import bound_of
-from trainyard.ir import Array, Collective, DeviceCost, MatMul, Op, Step, Work
+from trainyard.ir import Array, DeviceCost, MatMul, Op, Step, Work
 from trainyard.ir.folds import AXES, Folds, Pooled
 from trainyard.ir.protocols import HasClosedForm, HasLowerBounds, HasTileGuides
 from trainyard.kernels.mapping.tile_search import MOST_CELLS
@@ -42,8 +42,6 @@ def nests_of(
 
 def _nests(step: Step, work: Work, cost: DeviceCost, effort: int) -> Iterator[LoopNest]:
     ops = [step.ops[index] for index in work.ops]
-    if all(isinstance(op.body, Collective) for op in ops):
-        return
     products = [op for op in ops if op.is_product]
     choices: Sequence[Choice] = cost.chosen
     if not choices:

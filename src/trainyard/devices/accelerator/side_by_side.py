@@ -84,7 +84,7 @@ def division(whole: int) -> Generator[Sequence[int], Sequence[float], Division |
         cycles_by_size |= {size: count for size, count in zip(sizes, cycles, strict=True) if count < math.inf}
         if not cycles_by_size or step == 1 or step <= whole // FINEST:
             break
-        step, best = max(1, step // 2), min(cycles_by_size, key=lambda size: cycles_by_size[size])
+        step, best = step // 2, min(cycles_by_size, key=lambda size: cycles_by_size[size])
         sizes = range(max(1, best - step), min(whole, best + step + 1), 2 * step)
     if not cycles_by_size:
         return None
