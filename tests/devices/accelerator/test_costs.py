@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from trainyard.arrays import Eie, Systolic, TensorDash
 from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.ir import DeviceCost, MatMul, Op, Phase, Role, Step, TensorSpec
-from trainyard.mapping.demand import FusedDemand, Move, StreamDemand
-from trainyard.mapping.tiling import Supply
+from trainyard.mapping.demand import FusedDemand, Move, ProductDemand, StreamDemand
+from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling
 from trainyard.masks.generated import generated_masks
 
 ARRAY = Eie(elements=4, loading="left out")
@@ -126,6 +127,55 @@ def test_a_stream_takes_a_cycle_at_least_and_reads_again_what_does_not_fit() -> 
     assert (nothing.cycles, nothing.compute_cycles) == (1, 0)
     (busy,) = costing.costs([StreamDemand(moves=moves, vector_operations=200)])
     assert (busy.cycles, busy.bound) == (100, "vector")
+
+
+def product_demand(**fields: Any) -> ProductDemand:
+    """A product of 4 x 4 x 4 whose epilogue reads 40 and writes 60 bytes."""
+    drained = ((), (Move("activation", "read", 40, 40),), (Move("gradient", "write", 60, 60),))
+    given = {"problem": Problem.dense(MatMul(4, 4, 4), 4), "drained": drained, "labels": ("X", "W", "Y"), "number": "fp32"}
+    return ProductDemand(**{**given, "element_bytes": (4, 4, 4), **fields})
+
+
+def product_cost(demand: ProductDemand, **fields: Any) -> DeviceCost:
+    tiled = Tiled(
+        tiling=Tiling(m=4, n=4, k=4),
+        cycles=1000,
+        compute_cycles=400,
+        a_read=128,
+        b_read=72,
+        out_moved=60,
+        spill_write=30,
+        spill_read=10,
+    )
+    supply = Supply(resident_bytes=1000.0, bytes_per_cycle=4.0)
+    costing = Costing(array=Systolic(rows=4, columns=4), supply=supply, vector_lanes=2)
+    return costing._product(demand, replace(tiled, **fields), {"mac": 64.0})
+
+
+def test_time_of_a_product_goes_to_its_epilogue_as_its_bytes_are_waited_for() -> None:
+    """600 cycles of waiting for 300 bytes are two cycles a byte."""
+    cost = product_cost(product_demand())
+    assert cost.share == pytest.approx((0.8, 0.08, 0.12))
+    assert cost.bytes == {
+        ("X", "read"): 128, ("W", "read"): 72, ("activation", "read"): 40, ("gradient", "write"): 60, ("Y", "spill"): 40,
+    }  # fmt: skip
+    assert (cost.cycles, cost.compute_cycles, cost.bound) == (1000, 400, "compute")
+    assert product_cost(product_demand(), a_read=1900).bound == "dram"
+    vector = product_cost(product_demand(vector_operations=2001))
+    assert (vector.cycles, vector.bound) == (1001, "vector")
+
+
+def test_an_operand_that_stays_is_read_once_and_an_expanded_one_takes_its_room_on_chip() -> None:
+    plain, kept_a, kept_b = (product_cost(product_demand(loaded_bytes=loaded)) for loaded in ((None, None), (32, None), (None, 32)))
+    assert (kept_a.bytes["X", "read"], kept_a.bytes["W", "read"]) == (64, 72)
+    assert (kept_b.bytes["X", "read"], kept_b.bytes["W", "read"]) == (128, 64)
+    comes = 128 + 72 + 40 + 20  # and half of what is spilled
+    assert plain.events["scratchpad_write"] == comes
+    assert kept_a.events["scratchpad_write"] == comes - 128 + 32
+    assert kept_b.events["scratchpad_write"] == comes - 72 + 32
+    problem = product_demand().problem  # on chip twice of what crosses the pins
+    for expanded, more in ((replace(problem, a_sram_bytes=128), 128), (replace(problem, b_sram_bytes=128), 72)):
+        assert product_cost(product_demand(problem=expanded)).events["scratchpad_write"] == comes + more
 
 
 def test_a_kernel_reads_again_for_each_part_that_fits() -> None:

@@ -555,6 +555,13 @@ def test_each_core_begins_sums_of_its_own(axis, fewer):
         assert reads[0] - reads[1] == less
 
 
+@pytest.mark.parametrize(("axis", "part"), [("m", (4, 3, 5)), ("n", (10, 1, 5)), ("k", (10, 3, 2))])
+def test_the_largest_of_three_parts(axis, part):
+    assert part_of(MatMul(10, 3, 5, 7), Partition(axis=axis, parts=3)) == MatMul(*part, 7)
+    assert part_of(MatMul(10, 3, 5, 7), None) == MatMul(10, 3, 5, 7)
+    assert part_of(MatMul(2, 2, 2), Partition(axis=axis, parts=5)).macs == 4  # no more parts than elements
+
+
 def test_algorithm_1_looks_at_one_part():
     """Four times as long as wide: each of two halves is nearly square."""
     op, schedule = MatMul(1024, 256, 256), Schedule(order="paper", partition="m")

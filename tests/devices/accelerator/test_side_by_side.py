@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.arrays import Sigma, Systolic
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.side_by_side import Division, adjusted, divisions, merged, units
+from trainyard.devices.accelerator.side_by_side import Division, adjusted, divisions, merged, several, units
 from trainyard.devices.accelerator.side_by_side import parts as divided
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import (
@@ -302,6 +302,16 @@ def test_heads_are_never_slower_than_one_by_one(M, N, K, count):
     cost = device.cost(step, Work(ops=(0,)))
     assert cost.cycles <= apart.cycles
     assert sum(cost.bytes.values()) >= problem.a_bytes + problem.b_bytes + problem.out_bytes
+
+
+@pytest.mark.parametrize(("room", "sizes"), [(1, []), (2, [2]), (4, [2, 3, 4]), (12, [2, 3, 4, 6, 12])])
+def test_whole_heads_share_a_step_in_every_number_that_divides_them_and_finds_room(room, sizes):
+    problem = Problem.dense(MatMul(4, 8, 8, 12), 4)
+    one = 4 * (4 * 8 + 8 * 8 + 4 * 8)
+    supply = replace(FAST.supply, resident_bytes=one * room)
+    found = list(several(problem, Rows(rows=48), supply))
+    assert [size for _, size in found] == sizes
+    assert [tiled.compute_cycles for tiled, _ in found] == [8 * 8 * 12 // size for size in sizes]
 
 
 def test_a_given_tile_that_cuts_a_head_keeps_heads_apart():

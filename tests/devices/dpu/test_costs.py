@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from trainyard.devices.dpu.costs import _product, supply
 from trainyard.devices.dpu.device import Dpu
 from trainyard.devices.dpu.presets import MAC_DPU
-from trainyard.errors import NotModelled
-from trainyard.ir import Collective, DeviceCost, ElementWise, MatMul, Op, Step, TensorSpec
+from trainyard.errors import BadInput, NotModelled
+from trainyard.ir import Collective, DeviceCost, ElementWise, MatMul, Op, Role, Step, TensorSpec
 from trainyard.mapping.demand import ProductDemand
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tiling import Tiling
@@ -116,3 +117,29 @@ def test_an_exchange_with_nobody_costs_nothing_and_one_with_others_is_refused() 
         else:
             with pytest.raises(NotModelled):
                 cost(ONE, step)
+
+
+def test_weights_of_another_width_than_results_are_read_in_runs_of_their_own() -> None:
+    """bf16 on a DPU with lanes: ten weights of four bytes are a run, three runs in all; inputs and results have two bytes."""
+    dpu = replace(MAC_DPU, tasklets=1)
+    tensors = (TensorSpec((1, 10)), TensorSpec((10, 3), role=Role.PARAMETER), TensorSpec((1, 3)))
+    step = Step("layer", 1, (Op(body=MatMul(1, 3, 10), inputs=(0, 1), outputs=(2,)),), tensors)
+    found = cost(dpu, step)
+    reads, write = (30 + 20 / 32) + (3 * 30 + 120 / 32), 30 + 6 / 32
+    instructions = 5 * ADDRESSES + ADDRESSES  # five transfers; the tasklet starts one row of results
+    assert found.cycles == math.ceil(reads + 11 * instructions + write + 11 * BARRIER)
+    assert found.compute_cycles == 11 * instructions
+
+
+def test_a_part_of_a_cycle_is_a_cycle() -> None:
+    """15 instructions of seven tasklets, eleven cycles each: 23.6."""
+    step = step_of(Op(body=ElementWise("add", 40), inputs=(0, 1), outputs=(2,)), shapes=((40,),) * 3)
+    assert cost(replace(MAC_DPU, tasklets=7), step).compute_cycles == 24
+
+
+@pytest.mark.probe
+def test_every_tasklet_needs_room_for_a_block_of_three_streams() -> None:
+    """Blocks of eight bytes: 24 bytes beside each stack of 1024 do, 23 do not."""
+    assert Dpu(tasklets=16, wram_bytes=16 * (1024 + 24)).block_bytes(3) == 8
+    with pytest.raises(BadInput, match="give fewer tasklets or more wram"):
+        Dpu(tasklets=16, wram_bytes=16 * (1024 + 23))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from trainyard.devices.gpu.calls import Call
-from trainyard.devices.gpu.composites import _flash_s, _has_mask, cell, matmul_matrices, one_kernel, rms_rows
+from trainyard.devices.gpu.composites import _flash_s, _has_mask, attention, cell, matmul_matrices, one_kernel, rms_rows
 from trainyard.devices.gpu.products import best_tiling
-from trainyard.devices.gpu.traffic import Cache, Traffic
+from trainyard.devices.gpu.traffic import Cache, Kernel, Traffic
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Step, TensorSpec
 from trainyard.machines.presets.gpus import H200
 
@@ -114,3 +114,52 @@ def test_an_rms_norm_has_the_rows_of_its_largest_input() -> None:
     ops = (Op(body=ElementWise("mul", 60), inputs=(0, 1), outputs=(2,)),)
     step = Step("norm", 1, ops, tuple(map(TensorSpec, ((5,), (3, 4, 5), (3, 4, 5)))))
     assert rms_rows(step, ops) == (12, 5)
+
+
+SLOW = replace(GPU, dram_bytes_per_s=100.0, copy_fraction=0.5, heavy_instructions=60.0, ramp_s=1e-9, gap_s=1e-9)
+Q, KEYS, SCORED = (2, 14, 12), (2, 20, 12), (2, 14, 20)
+"""Two heads of 12 numbers, 14 queries, 20 keys; 12 is no multiple of 8."""
+ROWS: dict[bool, tuple[tuple[MatMul, tuple[int, int], int], ...]] = {
+    False: ((MatMul(14, 20, 12, 2), (0, 1), 3), (MatMul(14, 12, 20, 2), (3, 2), 4)),
+    True: (
+        (MatMul(14, 20, 12, 2), (0, 1), 3), (MatMul(20, 12, 14, 2), (3, 5), 6), (MatMul(14, 20, 12, 2), (5, 2), 7),
+        (MatMul(14, 12, 20, 2), (7, 1), 8), (MatMul(20, 12, 14, 2), (7, 0), 9),
+    ),
+}  # fmt: skip
+
+
+def attention_kernel(backward: bool, fused: int | None, dtype: str = "bf16", causal: bool = False) -> Kernel:
+    shapes = (Q, KEYS, KEYS, SCORED, Q, Q, KEYS, SCORED, Q, KEYS)  # q, k, v, scores, o, do, dv, dp, dq, dk
+    ops = tuple(Op(body=body, inputs=inputs, outputs=(output,), fused=fused) for body, inputs, output in ROWS[backward])
+    step = Step("attention", 1, ops, tuple(TensorSpec(shape, dtype) for shape in shapes))
+    call = Call(tuple(range(len(ops))), "attention", causal=causal)
+    return attention(SLOW, step, call, ops, Traffic(SLOW, step, ops, Cache(0.0)))
+
+
+@pytest.mark.parametrize(
+    ("backward", "fused", "read", "written"),
+    [
+        (False, 1, 336 + 480 + 480, 336),  # q, k, v; o
+        (True, 1, 336 + 480 + 480 + 336, 480 + 336 + 480),  # and do; dv, dq, dk
+        (False, None, 3 * 336, 336),  # apart, all are taken for as large as the smallest result
+        (True, None, 5 * 336, 3 * 336),
+    ],
+)
+def test_an_attention_moves_its_operands_and_pads_heads_that_are_no_multiple_of_eight(
+    backward: bool, fused: int | None, read: int, written: int
+) -> None:
+    found = attention_kernel(backward, fused)
+    assert found.bytes == {("activation", "read"): 2 * read, ("activation", "write"): 2 * written}
+    main = _flash_s(SLOW, MatMul(14, 20, 12, 2), 12, "bf16", CALL, backward=backward, masked=False)
+    copies = (5 if backward else 3) * 336 * 60 / LANES
+    sums = 8 * 2 * 336 / 50 if backward else 0.0  # output x gradient, dQ in fp32
+    assert found.compute_s == pytest.approx(main + copies + sums)
+    assert found.launches == (4 if backward else 3)
+    assert found.macs == (5 if backward else 2) * 2 * 14 * 20 * 12
+
+
+def test_a_32_bit_attention_is_one_kernel_without_copies_and_a_causal_one_does_half() -> None:
+    wide = attention_kernel(False, 1, "fp32")
+    assert wide.launches == 1
+    assert wide.compute_s == pytest.approx(_flash_s(SLOW, MatMul(14, 20, 12, 2), 12, "fp32", CALL, backward=False, masked=False))
+    assert attention_kernel(False, 1, causal=True).macs == 2 * 14 * 20 * 12

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.devices.gpu.depthwise import HALF, WIDE, _cudnn, _fp16_by_cudnn, _torch
+from trainyard.devices.gpu.depthwise import HALF, WIDE, _cudnn, _fp16_by_cudnn, _torch, depthwise
+from trainyard.devices.gpu.traffic import Cache, Kernel, Traffic
 from trainyard.ir import Convolution, Op, Phase, Role, Step, TensorSpec
 from trainyard.ir.ops import ProductOf
 from trainyard.machines.presets.gpus import H200
@@ -175,3 +176,39 @@ def test_a_weight_gradient_of_a_larger_window_is_a_matrix_product() -> None:
 )
 def test_torch_chooses_cudnn_for_small_square_windows_of_fp16_maps(change: dict[str, Any], dtype: str, chosen: bool) -> None:
     assert _fp16_by_cudnn(replace(MAP, **change), dtype) is chosen
+
+
+SLOW = replace(
+    H200, sms=10, fp32_macs=10, half_macs=100, clock_hz=1.0, tensor_fraction=0.5, dram_bytes_per_s=1000.0, copy_fraction=0.5
+)
+
+
+def kernel(body: Convolution, dtype: str, *, channels_last: bool) -> Kernel:
+    x, w = (body.batch, body.in_channels, *body.size), (body.out_channels, 1, *body.kernel)
+    tensors = tuple(TensorSpec(shape, dtype) for shape in (x, w, (body.batch, body.out_channels, *body.out_size)))
+    inputs, outputs = {"forward": ((0, 1), (2,)), "grad_input": ((2, 1), (0,)), "grad_weight": ((2, 0), (1,))}[body.product]
+    op = Op(body=body, inputs=inputs, outputs=outputs)
+    traffic = Traffic(SLOW, Step("one", 1, (op,), tensors), (op,), Cache(0.0))
+    return depthwise(SLOW, body, dtype, traffic, channels_last=channels_last)
+
+
+def test_a_window_kernel_reads_its_operands_and_writes_its_result_once() -> None:
+    small = replace(MAP, stride=(2, 2))
+    for product, launches in (("forward", 1), ("grad_input", 1), ("grad_weight", 2)):
+        body = small.as_product(product)  # type: ignore[arg-type]
+        first, last = kernel(body, "bf16", channels_last=False), kernel(body, "bf16", channels_last=True)
+        assert sum(first.bytes.values()) == sum(last.bytes.values()) == 2 * (ELEMENTS + ELEMENTS // 4 + 32 * 9)
+        assert (first.launches, last.launches) == (1, launches)
+        assert first.compute_s == pytest.approx(_torch(body) / 100)
+        assert last.compute_s == pytest.approx((_cudnn(body, HALF) or 0) / 100)
+        assert first.macs == last.macs == body.macs
+
+
+def test_an_implicit_product_pads_its_groups_and_transposes_both_maps() -> None:
+    """9 x 9 in 16 bits: a group is padded to 16 x 32 channels; maps of x and y go out and in again."""
+    body = replace(MAP, kernel=(9, 9), padding=(4, 4), stride=(2, 2)).as_product("grad_weight")
+    found = kernel(body, "bf16", channels_last=True)
+    product = ELEMENTS / 4 * 81 * 16 * 32 / (10 * 100 * 0.5)
+    copies = 2 * 2 * (ELEMENTS + ELEMENTS / 4) / 500
+    assert found.compute_s == pytest.approx(product + copies)
+    assert (found.launches, found.macs) == (5, body.macs)
