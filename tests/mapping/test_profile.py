@@ -41,6 +41,7 @@ from trainyard.mapping.demand import (
 from trainyard.mapping.halo import halo_of
 from trainyard.mapping.precision import MacRates
 from trainyard.mapping.profile import demand, plain_demand, profile, works
+from trainyard.masks.dma import moved_bytes
 
 ACTIVATION, GRADIENT, WEIGHT, WEIGHT_GRADIENT = Role.ACTIVATION, Role.GRADIENT, Role.PARAMETER, Role.PARAMETER_GRADIENT
 
@@ -185,6 +186,21 @@ def test_a_result_that_an_op_outside_of_the_epilogue_reads_leaves_as_well() -> N
     assert isinstance(asked, ProductDemand)
     assert asked.drained == ((read("parameter", 24), write("Y", 96)), (write("activation", 96),))
     assert asked.problem.out_bytes == 216
+
+
+def test_zeros_make_operands_and_results_smaller_on_the_way_but_not_in_the_scratchpad() -> None:
+    """A quarter of x, half of w and of the result are no zeros; these are known of the product, not of its epilogue."""
+    step = linear()
+    loss = Op(body=Reduction("sum", 24, 1), inputs=(3,), outputs=(5,))
+    step = step_of([*step.ops, loss], [*step.tensors, TensorSpec((1,))])
+    zeros = {(0, 0, "read"): 0.25, (0, 1, "read"): 0.5, (0, 3, "write"): 0.5, (1, 3, "write"): 0.1, (1, 4, "write"): 0.25}
+    asked = plain_demand(step, Work(ops=(0, 1), grouping="chain"), Policy(), zeros)  # type: ignore[arg-type]
+    assert isinstance(asked, ProductDemand)
+    problem, left, last = asked.problem, moved_bytes(96, 4, 0.5), moved_bytes(96, 4, 0.25)
+    assert (problem.a_bytes, problem.a_sram_bytes) == (moved_bytes(128, 4, 0.25), 128)
+    assert (problem.b_bytes, problem.b_sram_bytes) == (moved_bytes(192, 4, 0.5), 192)
+    assert asked.drained == ((read("parameter", 24), Move("Y", "write", left, 96)), (Move("activation", "write", last, 96),))
+    assert problem.out_bytes == 24 + left + last
 
 
 def test_without_fusion_the_result_leaves_and_comes_back() -> None:

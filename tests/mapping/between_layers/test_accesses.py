@@ -7,7 +7,7 @@ import pytest
 from trainyard.ir import Collective, Copy, ElementWise, MatMul, Op, Reduction, Role, Step, TensorSpec, Work
 from trainyard.mapping.between_layers.accesses import ALONE, Access, Gap, Tensor, gaps_of, may_begin, tensors_of, unwritten
 from trainyard.mapping.between_layers.residency import Ledger, by_tensor, stays
-from trainyard.mapping.between_layers.search import Cost, choose
+from trainyard.mapping.between_layers.search import Cost, _Search, choose, total
 from trainyard.mapping.demand import OnChip, Policy
 
 
@@ -222,3 +222,13 @@ def test_an_effort_bounds_the_changes_that_are_tried_and_the_choice_says_so() ->
 def test_a_work_whose_tiles_find_no_room_keeps_nothing() -> None:
     choice = choose(MAPS, 4, ByBytes(MAPS, room=64), 10**9)
     assert [gap.tensor for gap in choice.kept] == [0, 2]
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("effort", "proved"), [(0, True), (7, True), (6, False)])
+def test_all_subsets_of_three_gaps_take_seven_branches(effort: int, proved: bool) -> None:
+    """Nothing decided; the first kept; with the second (no room), without it; with the third (the best), without it; no first."""
+    search = _Search(MAPS, 4, ByBytes(MAPS), 64, effort)
+    assert search.exhaust(gaps_of(MAPS)) is proved
+    assert search.ended is not proved
+    assert total(search.costs) == Cost(128, 128)

@@ -133,3 +133,11 @@ def test_a_layer_apart_moves_all_once_where_it_fits() -> None:
     once = 2 * 3 * (64 * 32 + 2 * 48 * 32 + 2 * 64 * 48)
     assert _least_bytes_apart(op, 10**6, 2, "lru", 32) == once
     assert _weight_gradient_least(op, 10**9, 2) == 2 * 3 * (48 * 64 + 64 * 32 + 48 * 32)
+
+
+def test_candidates_with_more_than_8000_operations_of_both_layers_are_left_out() -> None:
+    """In sixteenths along m and k, eighths along n and j: 4096 operations of each layer."""
+    upper = lower = MatMul(64, 64, 64)
+    found = _candidates(upper, lower, 10**9, "relu", 4)
+    assert ((4, 8, 4), (4, 4, 8)) not in found
+    assert ((8, 8, 4), (8, 4, 8)) in found

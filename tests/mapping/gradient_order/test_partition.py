@@ -213,6 +213,18 @@ def test_expected_cycles_lie_between_the_cheapest_and_the_dearest() -> None:
     assert sum(cycles_ == min(one.cycles.values()) for one, cycles_ in zip(made, never.expected_cycles, strict=False)) >= 1
 
 
+def test_expected_cycles_are_those_of_the_choice_made_where_a_layer_was_held_out_once() -> None:
+    """Of two layers one is known; its cheapest scheme, the dearest of the other, is chosen for that."""
+    made = [
+        LayerCosts(op=MatMul(8, 8, 8), cycles={"m": 1.0, "n": 5.0, "k": 9.0}),
+        LayerCosts(op=MatMul(9, 9, 9), cycles={"m": 8.0, "n": 6.0, "k": 2.0}),
+    ]
+    for seed in range(4):
+        found = evaluate(made, repetitions=1, seed=seed)
+        assert found.expected_cycles in ((1.0, 8.0), (9.0, 2.0))
+        assert found.accuracy == 0.0
+
+
 def test_whole_networks_are_held_out_together() -> None:
     """Layers of a network are alike and unlike those of others: nothing is learned of one that was held out."""
     made = [

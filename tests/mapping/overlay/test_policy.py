@@ -484,3 +484,15 @@ def test_a_window_holds_at_least_one_tensor(limit: str) -> None:
     with pytest.raises(BadInput, match="count tensors: at least 1 or None"):
         offload_all(three(), **{limit: 0})  # type: ignore[arg-type]
     assert offload_all(three(), **{limit: 1}).time_s > 0  # type: ignore[arg-type]
+
+
+def test_the_peak_of_one_timing_is_that_of_the_instants_in_which_things_are_in_memory() -> None:
+    """Eight bytes from position 1 on beside what else is there; sent, they are gone from the end of the copy to its return."""
+    others = (9, 1, 1, 7, 1, 1)
+    assert simulate(six(other_bytes=others), []).peak_over_time_bytes == 9
+    assert simulate(six(ONE, other_bytes=others), ["keep"]).peak_over_time_bytes == 7 + 8
+    assert simulate(six(ONE, other_bytes=others), ["send"]).peak_over_time_bytes == 9
+    late = Choice(decisions=("send",), leave_by=(4,), fetch_at=(4,), recompute_at=(None,))
+    assert simulate(six(ONE, other_bytes=others), late).peak_over_time_bytes == 7 + 8, "the copy takes two seconds"
+    quick = six(ONE, other_bytes=(9, 1, 1, 1, 1, 1), out_bytes_per_s=10**6, in_bytes_per_s=10**6)
+    assert simulate(quick, ["send"]).peak_over_time_bytes == 1 + 8

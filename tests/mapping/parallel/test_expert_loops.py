@@ -26,7 +26,7 @@ from trainyard.ir import (
     Update,
 )
 from trainyard.mapping.parallel import transform as parallel
-from trainyard.mapping.parallel.expert_loops import _body, _Different, _hazards, _joined, regrouped
+from trainyard.mapping.parallel.expert_loops import _body, _Different, _hazards, _joined, _Merger, regrouped
 from trainyard.mapping.parallel.experts import ExpertParallel, spread
 
 EXPERTS, WIDTH, HIDDEN, TOP, LENGTH = 8, 16, 24, 2, 12
@@ -208,3 +208,17 @@ def test_an_op_follows_what_it_reads_and_whoever_used_what_it_writes_over() -> N
     reads_writes = [((0,), (1,)), ((1,), (2,)), ((3,), (0,)), ((3,), (2,))]
     ops = tuple(Op(body=ElementWise("add", 4), inputs=inputs, outputs=outputs) for inputs, outputs in reads_writes)
     assert list(_hazards(Step(name="hazards", batch=1, ops=ops, tensors=(size,) * 4))) == [set(), {0}, {0}, {1}]
+
+
+def test_a_tensor_that_all_experts_read_stays_one_and_those_of_each_are_joined_once() -> None:
+    """Negative numbers are merged tensors: -1 - n. A view of a joined memory is a view of the whole."""
+    own = [TensorSpec((4, 6)), TensorSpec((4, 6)), TensorSpec((2, 6), view_of=0), TensorSpec((2, 6), view_of=1), TensorSpec((6,))]
+    merger = _Merger(Step(name="two", batch=1, ops=(), tensors=tuple(own)), [])
+    assert merger._tensor((4, 4)) == 4
+    assert merger._tensor((2, 3)) == -2
+    assert merger._tensor((0, 1)) == -1
+    assert merger._tensor((2, 3)) == -2
+    assert merger.specs == [TensorSpec((2, 4, 6)), TensorSpec((2, 2, 6), view_of=0)]
+    assert merger.slice_of == {0: 0, 1: 0}
+    with pytest.raises(_Different):
+        merger._tensor((0, 2))  # slices of one memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -266,3 +268,18 @@ def test_memory_is_added_for_what_an_exchange_brings_and_for_nothing_else(ranks:
     results = {one.base(op.outputs[0]) for op in one.ops if op.routing is not None and op.phase is not Phase.GRAD_WEIGHT}
     assert {one.tensors[base].shape[0] for base in results} == {rows}
     assert not results & received
+
+
+def test_a_reduction_with_rows_beside_its_sums_keeps_all_its_results() -> None:
+    """Only where all that it writes belongs to experts it writes a device's part of it."""
+    product = next(n for n, op in enumerate(STEP.ops) if op.routing is not None)
+    rows = STEP.ops[product].outputs[0]
+    weight_gradient = next(op.outputs[0] for op in STEP.ops if op.routing is not None and op.phase is Phase.GRAD_WEIGHT)
+    elements = STEP.tensors[rows].elements
+    for outputs, results in (((len(STEP.tensors),), 64), ((len(STEP.tensors), weight_gradient), 64), ((weight_gradient,), 16)):
+        norm = Op(body=Reduction("norm", elements, 64), name="norm", inputs=(rows,), outputs=outputs)
+        ops = (*STEP.ops[: product + 1], norm, *STEP.ops[product + 1 :])
+        step = replace(STEP, ops=ops, tensors=(*STEP.tensors, STEP.tensors[rows]))
+        (found,) = (op.body for op in spread(step, 8, ExpertParallel(ranks=4)).ops if op.name == "norm")
+        assert isinstance(found, Reduction)
+        assert found.results == results

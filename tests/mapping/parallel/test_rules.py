@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from trainyard.ir import Collective, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec, Update
+from trainyard.ir import Collective, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec, Update
 from trainyard.ir.ops import dimensions
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel.data import reduce_gradients
@@ -233,3 +233,24 @@ def test_every_call_is_exchanged_but_tied_weights_are_summed_first(layers):
     assert sorted(sent) == ([(part,) for part in parts] if len(set(layers)) == 1 else [(total,)])
     once, _ = reduce_gradients(step, DEVICES, bucket_bytes=0, reduce="once")
     assert [op.inputs for op in once if isinstance(op.body, Collective)] == [(total,)]
+
+
+def test_a_copy_of_one_layers_features_is_cut_as_they_are():
+    """Of 4 samples on 4 devices: the piece is a quarter of the features, not a sample."""
+    made = Making(batch=4)
+    y = made.layer("first", made.tensor(4, 5, role=Role.INPUT), WIDE)
+    made.op(Copy("clone", 4 * WIDE), "copied", F, (y,), made.tensor(4, WIDE))
+    mine = parallel.model(made.step(), DEVICES)
+    assert mine.tensors[mine.ops[-1].outputs[0]].shape == (4, WIDE // DEVICES)
+    assert mine.ops[-1].body == Copy("clone", WIDE)
+
+
+def test_pieces_of_two_layers_side_by_side_are_the_share_of_both():
+    """12 and 6 features on 4 devices: 3 and 2 of them, 5 of 18."""
+    made = Making(batch=4)
+    x = made.tensor(4, 5, role=Role.INPUT)
+    parts = tuple(made.layer(name, x, wide) for name, wide in (("first", 12), ("second", 6)))
+    made.op(Copy("cat", 4 * 18), "joined", F, parts, made.tensor(4, 18))
+    mine = parallel.model(made.step(), DEVICES)
+    assert mine.tensors[mine.ops[-1].outputs[0]].shape == (4, 5)
+    assert mine.ops[-1].body == Copy("cat", 4 * 5)
