@@ -9,7 +9,7 @@ whatever is chosen, also when shapes or branches change; a plan decides about ti
 In reading order:
 
 - finding: which modules are regions
-- checkpointing: a call of which only the inputs are saved
+- checkpointing: a call of which only the inputs are saved; call_state: inputs that remember, as a cache of keys and values does
 - variants: the ways to run one: kept, checkpointed, compiled with a share of its activations saved
 - survey: time and memory of every region in one pass of forward and backward
 - planning: from the surveys to the problem of `trainyard.mapping.overlay.policy`, and from its choice to a variant for each region

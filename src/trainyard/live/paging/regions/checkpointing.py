@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.live.paging.blocks import changed_in_place, mapped
+from trainyard.live.paging.regions.call_state import copied, without_empty_caches
 from trainyard.live.paging.signature import tensors_of
 
 Call = Callable[..., Any]
@@ -42,6 +43,7 @@ def checkpoint(call: Call, *arguments: Any, **keywords: Any) -> Any:
     """
     if not torch.is_grad_enabled():
         return call(*arguments, **keywords)
+    arguments, keywords = without_empty_caches(call, arguments, keywords)
     frame = _Frame(call, arguments, keywords)
     with saved_tensors_hooks(frame.pack, frame.unpack):
         return call(*arguments, **keywords)
@@ -51,6 +53,7 @@ def selective(call: Call, *arguments: Any, **keywords: Any) -> Any:
     """The same, but the results of products are kept from forward, and the second call finds them there."""
     if not torch.is_grad_enabled():
         return call(*arguments, **keywords)
+    arguments, keywords = without_empty_caches(call, arguments, keywords)
     frame = _Frame(call, arguments, keywords)
     frame.products = []
     with saved_tensors_hooks(frame.pack, frame.unpack), _Saving(frame.products):
@@ -117,7 +120,7 @@ class _Frame:
     __slots__ = ("arguments", "autocast", "call", "keywords", "products", "random", "shapes", "values", "versions")
 
     def __init__(self, call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        self.call, self.arguments, self.keywords = call, arguments, keywords
+        self.call, self.arguments, self.keywords = call, copied(arguments), copied(keywords)
         inputs = tensors_of((arguments, keywords))
         self.versions = [(tensor, tensor._version) for tensor in inputs if not tensor.is_inference()]
         self.random = [(generator, generator.get_state()) for generator in _generators(inputs)]
@@ -154,7 +157,7 @@ class _Frame:
 
         try:
             with self._circumstances(), saved_tensors_hooks(keep, _never_unpacked):
-                self.call(*self.arguments, **self.keywords)
+                self.call(*copied(self.arguments), **copied(self.keywords))
         except _LastTensor:
             pass
         if [value.shape for value in values if value is not None] != self.shapes:

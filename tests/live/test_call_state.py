@@ -1,0 +1,127 @@
+"""A checkpointed block finds arguments that remember as they were at its first call: gradients are those of the plain call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trainyard.live.paging.regions.call_state import copied
+from trainyard.live.paging.regions.checkpointing import checkpoint, selective
+
+WAYS: dict[str, Callable[..., Any]] = {"checkpoint": checkpoint, "selective": selective}
+
+
+MEMORIES: dict[str, Callable[[], Any]] = {
+    "list": list,
+    "dict": dict,
+    "object": lambda: SimpleNamespace(inner=SimpleNamespace(seen=[])),
+}
+
+
+class Pair(NamedTuple):
+    first: list[int]
+    second: Tensor
+
+
+def remembering(x: Tensor, memory: Any) -> Tensor:
+    """Adds up all that was ever seen, and remembers this call."""
+    match memory:
+        case list():
+            memory.append(x.sin())
+            seen = memory
+        case dict():
+            memory["seen"] = [*memory.get("seen", []), x.sin()]
+            seen = memory["seen"]
+        case _:
+            memory.inner.seen = [*memory.inner.seen, x.sin()]
+            seen = memory.inner.seen
+    return torch.cat([one * one for one in seen]).exp() @ torch.ones(len(seen) * len(x))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", MEMORIES.values(), ids=MEMORIES)
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_a_block_remembers_is_remembered_once(way: str, make: Callable[[], Any], twice: bool) -> None:
+    def trained(call: Callable[..., Tensor]) -> tuple[Tensor, Any]:
+        x, memory = torch.linspace(0, 1, 5, requires_grad=True), make()
+        loss = call(x, memory) + call(x * 2, memory)
+        if twice:
+            loss.backward(retain_graph=True)
+        loss.backward()
+        assert x.grad is not None
+        return x.grad, memory
+
+    (plain, once), (gradient, again) = trained(remembering), trained(partial(WAYS[way], remembering))
+    assert torch.equal(gradient, plain)
+    assert str(again) == str(once)
+
+
+def test_tensors_modules_and_numbers_are_shared_and_the_rest_is_copied() -> None:
+    layer, weight = nn.Linear(2, 2), torch.ones(3)
+    pair = Pair([1, 2], weight)
+    before = copied((pair, {"layer": layer, "names": {"a"}}, 3, "text", None, torch.float32))
+    pair.first.append(3)
+    assert isinstance(before[0], Pair)
+    assert before[0].first == [1, 2]
+    assert before[0].second is weight
+    assert before[1]["layer"] is layer
+    assert before[2:] == (3, "text", None, torch.float32)
+
+
+def test_an_object_that_refers_to_itself_is_copied_once() -> None:
+    knot: dict[str, Any] = {"value": [1]}
+    knot["self"] = knot
+    twin = copied(knot)
+    knot["value"].append(2)
+    assert twin["self"] is twin
+    assert twin["value"] == [1]
+
+
+def test_what_cannot_be_copied_is_shared() -> None:
+    opened = (number for number in range(3))
+    assert copied([opened])[0] is opened
+
+
+TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+MODELS = {
+    "Llama": {"num_key_value_heads": 2},
+    "Gemma2": {"num_key_value_heads": 2, "head_dim": 8},
+    "Falcon": {},
+    "Mixtral": {"num_key_value_heads": 2, "num_local_experts": 2},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("prefix", [0, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_decoder_layers_with_a_cache_of_keys_and_values(name: str, prefix: int, way: str) -> None:
+    """The cache is empty, as in training, or has a prefix, as in prefix tuning. transformers makes one unless told otherwise."""
+    from coverage_cases.torchvision_ops import provide
+
+    provide()  # transformers imports torchvision where it is installed
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{name}Config")(**TINY, **MODELS[name])
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}ForCausalLM")(config)
+    ids = torch.randint(0, 64, (2, prefix + 7))
+    plain = gradients(model, ids, prefix)
+    for block in next(module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == 2):
+        block.forward = partial(WAYS[way], block.forward)
+    assert len(plain) > 10
+    assert all(map(torch.equal, gradients(model, ids, prefix), plain))
+
+
+def gradients(model: nn.Module, ids: Tensor, prefix: int) -> list[Tensor]:
+    model.zero_grad()
+    options: dict[str, Any] = {}
+    if prefix:
+        with torch.no_grad():
+            options["past_key_values"] = model(input_ids=ids[:, :prefix]).past_key_values
+    model(input_ids=ids[:, prefix:], labels=ids[:, prefix:], **options).loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
