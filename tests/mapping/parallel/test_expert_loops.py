@@ -27,7 +27,7 @@ from trainyard.ir import (
 )
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel.expert_loops import _body, _Different, _hazards, _joined, _Merger, regrouped
-from trainyard.mapping.parallel.experts import ExpertParallel, spread
+from trainyard.mapping.parallel.experts import ExpertParallel, rows_at, spread
 
 EXPERTS, WIDTH, HIDDEN, TOP, LENGTH = 8, 16, 24, 2, 12
 
@@ -222,3 +222,16 @@ def test_a_tensor_that_all_experts_read_stays_one_and_those_of_each_are_joined_o
     assert merger.slice_of == {0: 0, 1: 0}
     with pytest.raises(_Different):
         merger._tensor((0, 2))  # slices of one memory
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_gradients_of_biases_are_summed_where_their_experts_are(ranks: int) -> None:
+    """Over the rows that the device received, into the biases of its own experts."""
+    one = spread(STEP, 8, ExpertParallel(ranks=ranks, imbalance=1.5))
+    rows = rows_at(1.5, LENGTH * TOP, EXPERTS // ranks)
+    sums = [op for op in one.ops if isinstance(op.body, Reduction) and op.layer.startswith("experts") and op.body.function == "sum"]
+    assert [op.body for op in sums] == [Reduction("sum", rows * wide, EXPERTS // ranks * wide) for wide in (WIDTH, HIDDEN)]
+    for op in sums:
+        assert one.tensors[op.inputs[0]].shape[0] == rows
+        assert one.tensors[op.outputs[0]].elements == op.body.results  # type: ignore[union-attr]
+    assert len(exchanges(one, "all_to_all")) == 4

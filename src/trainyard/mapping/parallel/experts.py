@@ -289,6 +289,8 @@ class _Spreader:
             return 0
         if isinstance(op.body, Gather) and self._table(op, op.body) in self.pieces:
             return op.body.rows
+        if self._sums_rows(op):
+            return next((extent for extent in self.whole.tensors[op.inputs[0]].shape if extent in self.experts), 0)
         rows = 0
         for tensor in op.inputs:
             base = self.base[tensor]
@@ -299,6 +301,12 @@ class _Spreader:
             elif self.whole.tensors[tensor].slope and base not in self.pieces:
                 return 0
         return rows
+
+    def _sums_rows(self, op: Op) -> bool:
+        """Whether an op sums rows into gradients of the experts' biases, which are where the experts are."""
+        if not isinstance(op.body, Reduction) or not op.inputs or not op.outputs or self.base[op.inputs[0]] in self.pieces:
+            return False
+        return all(self.base[tensor] in self.pieces for tensor in op.outputs)
 
     def _table(self, op: Op, body: Gather) -> int:
         """The memory that rows are picked from or added into."""
@@ -321,7 +329,7 @@ class _Spreader:
             body = replace(body, rows=math.ceil(body.rows * busiest / rows), table_rows=max(1, body.table_rows // part))
         else:
             body = _scaled(body, busiest / rows)
-        if isinstance(body, Reduction) and all(self.base[t] in self.pieces for t in op.outputs):  # the gradient of a bias
+        if isinstance(body, Reduction) and self._sums_rows(op):
             body = replace(body, results=max(1, body.results // self.ranks))
         self.ops.append(replace(op, body=body, inputs=inputs, outputs=outputs, slope=()))
 
@@ -332,7 +340,7 @@ class _Spreader:
             return False
         if isinstance(op.body, Gather) and self._table(op, op.body) in self.pieces:
             return not self.whole.tensors[tensor].dtype.startswith("int")  # the numbers of experts came with their rows
-        return op.routing is not None or self.layout.get(base) == "expert" or base in self.filled
+        return op.routing is not None or self.layout.get(base) == "expert" or base in self.filled or self._sums_rows(op)
 
     def _fill(self, op: Op) -> None:
         """Constants are made where they are read first; the tensor whose type they take is not read."""
