@@ -10,15 +10,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from amaranth.hdl import Signal
 
 from trainyard.errors import BadInput, MissingExtra, UnknownName
 from trainyard.rtl import catalogue
-from trainyard.rtl.arithmetic import adder, operands, pipeline
+from trainyard.rtl.arithmetic import adder, operands
 from trainyard.rtl.arithmetic.formats import BF16, FP16, FP32, FloatFormat, add, format_of, is_nan, multiply, to_bits, to_float
 from trainyard.rtl.arithmetic.stimulus import random_bits
 from trainyard.rtl.catalogue import design_of
-from trainyard.rtl.equality import amaranth_outputs, check_equality, compare, one_cycle_late
+from trainyard.rtl.equality import amaranth_outputs, check_equality, compare
 from trainyard.rtl.verilator import compiled_outputs, missing_tools
 
 NUMPY: dict[FloatFormat, tuple[Any, Any]] = {
@@ -40,12 +39,13 @@ def numpy_result(kind: FloatFormat, operation: Callable[[Any, Any], Any], a: lis
 @pytest.mark.parametrize("kind", NUMPY, ids=NAMES.get)
 def test_random_sums_and_products_of_the_twin_equal_numpy_bit_for_bit(kind: FloatFormat) -> None:
     chance = random.Random(5)
-    a = [random_bits(kind, chance) for _ in range(6_000)]
+    a = [random_bits(kind, chance) for _ in range(3_000)]
     b = [random_bits(kind, chance, near=each) for each in a]
     assert [add(kind, x, y) for x, y in zip(a, b, strict=True)] == numpy_result(kind, np.add, a, b)
     assert [multiply(kind, x, y) for x, y in zip(a, b, strict=True)] == numpy_result(kind, np.multiply, a, b)
 
 
+@pytest.mark.slow
 def test_all_sums_and_products_of_a_format_of_8_bits_equal_ml_dtypes() -> None:
     kind, real = format_of("e5m2"), ml_dtypes.float8_e5m2
     patterns = np.arange(256, dtype=np.uint8)
@@ -58,14 +58,11 @@ def test_all_sums_and_products_of_a_format_of_8_bits_equal_ml_dtypes() -> None:
         assert ours == theirs
 
 
-def test_bfloat16_products_in_fp32_equal_torch() -> None:
-    torch = pytest.importorskip("torch")
+def test_bfloat16_products_in_fp32_equal_numpy() -> None:
     chance = random.Random(6)
-    a, b = ([random_bits(BF16, chance) for _ in range(5_000)] for _ in range(2))
-    left, right = (torch.tensor(bits, dtype=torch.int32).bitwise_left_shift(16).view(torch.float32) for bits in (a, b))
-    theirs = [int(each) & 0xFFFFFFFF for each in (left * right).view(torch.int32)]
-    theirs = [FP32.nan if is_nan(FP32, each) else each for each in theirs]
-    assert [multiply(BF16, x, y, FP32) for x, y in zip(a, b, strict=True)] == theirs
+    a, b = ([random_bits(BF16, chance) for _ in range(3_000)] for _ in range(2))
+    widened = [[bits << 16 for bits in side] for side in (a, b)]  # bfloat16 is the upper half of FP32
+    assert [multiply(BF16, x, y, FP32) for x, y in zip(a, b, strict=True)] == numpy_result(FP32, np.multiply, *widened)
 
 
 def test_floats_survive_the_way_to_bits_and_back() -> None:
@@ -76,19 +73,20 @@ def test_floats_survive_the_way_to_bits_and_back() -> None:
     assert to_bits(FP32, -1e39) == 0xFF800000
 
 
-@pytest.mark.parametrize("number", ["e2m2", "e3m1", "e2m2-flush"])
+@pytest.mark.parametrize(("number", "patterns"), [
+    ("e2m1", 16), ("e2m1-flush", 16), *(pytest.param(number, 32, marks=pytest.mark.slow) for number in ("e2m2", "e3m1")),
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["adder", "multiplier"])
-def test_every_pair_of_a_5_bit_format_equals_the_twin(name: str, number: str) -> None:
+def test_every_pair_of_a_small_format_equals_the_twin(name: str, number: str, patterns: int) -> None:
     design = design_of(name, {"number": number})
-    stimulus = [{"a": a, "b": b} for a in range(32) for b in range(32)]
+    stimulus = [{"a": a, "b": b} for a in range(patterns) for b in range(patterns)]
     assert compare(amaranth_outputs(design.build(), stimulus), design.expected(stimulus)).equal
 
 
-@pytest.mark.parametrize("stages", [0, 3])
-@pytest.mark.parametrize("number", ["fp32", "fp16", "bf16", "fp32-flush"])
+@pytest.mark.parametrize(("number", "stages"), [("fp32", 0), ("fp16", 3), ("bf16", 0), ("fp32-flush", 3)])
 @pytest.mark.parametrize("name", ["adder", "multiplier"])
 def test_random_pairs_equal_the_twin_after_as_many_cycles_as_stages(name: str, number: str, stages: int) -> None:
-    assert check_equality(design_of(name, {"number": number, "stages": stages}), 100, seed=stages).equal
+    assert check_equality(design_of(name, {"number": number, "stages": stages}), 60, seed=stages).equal
 
 
 def test_bfloat16_operands_with_an_fp32_product_equal_the_twin() -> None:
@@ -116,35 +114,15 @@ def test_every_pair_of_an_8_bit_format_equals_the_twin(name: str) -> None:
     assert compare(compiled_outputs(design.build(), stimulus), design.expected(stimulus)).equal
 
 
-@pytest.mark.parametrize("name", ["adder", "multiplier"])
-def test_a_unit_that_is_one_cycle_late_is_caught(name: str) -> None:
-    design = design_of(name, {"number": "e4m3", "stages": 1})
-    assert not check_equality(design, 50, component=one_cycle_late(design.build())).equal
-
-
 def test_an_adder_without_its_sticky_bit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adder, "BELOW", 2)
-    assert not check_equality(design_of("adder", {"number": "e3m2"}), 1000).equal
+    assert not check_equality(design_of("adder", {"number": "e3m2"}), 400).equal
 
 
 def test_an_adder_that_takes_the_operands_unswapped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = operands.Finite.chosen
     monkeypatch.setattr(operands.Finite, "chosen", lambda self, m, name, other, swap: chosen(self, m, name, other, swap & 0))
     assert not check_equality(design_of("adder", {"number": "e4m3"}), 200).equal
-
-
-def test_a_register_that_is_left_out_of_a_pipeline_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = pipeline.Pipeline.cut
-
-    def without_sign(self: pipeline.Pipeline, place: str, **signals: Signal) -> tuple[Signal, ...]:
-        behind = list(cut(self, place, **signals))
-        if place == "early" and "sign" in signals:
-            behind[list(signals).index("sign")] = signals["sign"]
-        return tuple(behind)
-
-    monkeypatch.setattr(pipeline.Pipeline, "cut", without_sign)
-    for name in ("adder", "multiplier"):
-        assert not check_equality(design_of(name, {"number": "e4m3", "stages": 3}), 200).equal
 
 
 @pytest.mark.parametrize(("name", "given", "says"), [

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("amaranth")
 
-from oracles.circuit_mutants import mutants
 from trainyard.engine import Simulation, Wait
 from trainyard.engine.commands import Script
 from trainyard.errors import BadInput, UnknownName
@@ -18,7 +17,7 @@ from trainyard.hardware.dsc.token_service import TokenService
 from trainyard.hardware.dsc.unit import Dsc
 from trainyard.rtl.catalogue import design_of
 from trainyard.rtl.dsc import ArbiterDesign, TokenArbiter
-from trainyard.rtl.equality import amaranth_outputs, check_equality, compare, one_cycle_late
+from trainyard.rtl.equality import amaranth_outputs, check_equality
 from trainyard.rtl.verilator import compiled_outputs, missing_tools
 
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -29,12 +28,13 @@ LONG = 10_000
 @pytest.mark.parametrize(("clusters", "tokens", "fan_in"), [(8, 1, 4), (5, 2, 2), (3, 2, 4)])
 def test_grants_are_those_of_the_rules_in_their_cycles(order: Order, clusters: int, tokens: int, fan_in: int) -> None:
     design = ArbiterDesign(order=order, ageing=2, clusters=clusters, tokens=tokens, fan_in=fan_in)
-    comparison = check_equality(design, 250, seed=1)
+    comparison = check_equality(design, 120, seed=1)
     assert comparison.equal, comparison.difference
 
 
-def test_the_256_clusters_of_a_machine_are_built_and_equal() -> None:
-    assert check_equality(ArbiterDesign(clusters=256, tokens=3, order="priority"), 30).equal
+@pytest.mark.parametrize("clusters", [24, pytest.param(256, marks=pytest.mark.slow)])
+def test_a_tree_of_many_clusters_is_built_and_equal(clusters: int) -> None:
+    assert check_equality(ArbiterDesign(clusters=clusters, tokens=3, order="priority"), 30).equal
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -68,12 +68,6 @@ def test_grants_leave_when_the_token_service_sends_them(order: Order) -> None:
     assert len(grants) == 36
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_outputs_one_cycle_late_are_caught(order: Order) -> None:
-    design = ArbiterDesign(order=order, clusters=4)
-    assert not check_equality(design, 60, component=one_cycle_late(design.build())).equal
-
-
 def test_another_order_is_caught() -> None:
     for order, other in zip(ORDERS, (*ORDERS[1:], ORDERS[0]), strict=True):
         assert not check_equality(ArbiterDesign(order=order), 200, component=ArbiterDesign(order=other).build()).equal
@@ -82,24 +76,6 @@ def test_another_order_is_caught() -> None:
 def test_a_tree_with_a_register_less_is_caught() -> None:
     design = ArbiterDesign(clusters=8, fan_in=4)
     assert not check_equality(design, 60, component=TokenArbiter(design.rules, fan_in=8)).equal
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("order", "equivalent"),
-    [
-        ("round_robin", []),
-        ("priority", []),
-        # someone stands in the first place: the last cluster, and the right half of the tree, need none to lose against it
-        ("first_come", [": register (sig $signal) dropped", ": register (sig place3) dropped"]),
-    ],
-)
-def test_each_dropped_register_and_each_swapped_multiplexer_is_caught(order: Order, equivalent: list[str]) -> None:
-    design = ArbiterDesign(clusters=4, fan_in=2, order=order, ageing=2, levels=2)
-    stimulus = design.stimulus(1500, 1)
-    expected = design.expected(stimulus)
-    survivors = [mutant.what for mutant in mutants(design.build) if compare(amaranth_outputs(mutant, stimulus), expected).equal]
-    assert survivors == equivalent
 
 
 @pytest.mark.slow

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from trainyard.errors import BadInput
-from trainyard.hardware.reduction import adder_trees
 from trainyard.rtl.arithmetic.formats import format_of
 from trainyard.rtl.arithmetic.stimulus import finite_bits
 from trainyard.rtl.catalogue import Inputs, design_of
-from trainyard.rtl.equality import amaranth_outputs, check_equality, compare, one_cycle_late
-from trainyard.rtl.reduction import art, chain, fan
-from trainyard.rtl.reduction.network import Lanes, delayed, grouping_inputs
+from trainyard.rtl.equality import amaranth_outputs, check_equality, compare
+from trainyard.rtl.reduction import art
+from trainyard.rtl.reduction.network import Lanes, grouping_inputs
 from trainyard.rtl.verilator import compiled_outputs, missing_tools
 
 NAMES = ("fan", "art", "chain")
@@ -23,7 +22,9 @@ compiled = pytest.mark.skipif(bool(missing_tools()), reason="needs verilator, g+
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("lanes", "number", "cycles"), [(2, "fp32", 60), (4, "fp32", 60), (8, "e3m2", 120)])
+@pytest.mark.parametrize(
+    ("lanes", "number", "cycles"), [(2, "fp32", 60), (4, "e3m2", 100), pytest.param(8, "e3m2", 60, marks=pytest.mark.slow)]
+)
 def test_random_folds_leave_the_simulators_sums_in_its_cycles(name: str, lanes: int, number: str, cycles: int) -> None:
     comparison = check_equality(design_of(name, {"lanes": lanes, "number": number}), cycles, seed=lanes)
     assert comparison.equal, comparison.difference
@@ -77,12 +78,6 @@ def test_every_grouping_of_8_lanes_reduces_as_in_the_simulator(name: str) -> Non
     assert comparison.equal, comparison.difference
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_network_that_is_one_cycle_late_is_caught(name: str) -> None:
-    design = design_of(name, {"lanes": 4, "number": "e3m2"})
-    assert not check_equality(design, 40, component=one_cycle_late(design.build())).equal
-
-
 def test_a_fold_that_does_not_wait_for_the_last_sum_differs() -> None:
     """The next grouping comes `fold_cycles` behind the last vector; a cycle earlier, the circuit loses what is on its way."""
     design = design_of("fan", {"lanes": 4, "number": "e3m2"})
@@ -93,56 +88,25 @@ def test_a_fold_that_does_not_wait_for_the_last_sum_differs() -> None:
         assert compare(amaranth_outputs(design.build(), stimulus), design.expected(stimulus)).equal == equal
 
 
-def is_caught(name: str, lanes: int = 8, cycles: int = 100) -> bool:
+def is_caught(name: str, lanes: int, cycles: int) -> bool:
     return not check_equality(design_of(name, {"lanes": lanes, "number": "e3m2"}), cycles, seed=3).equal
-
-
-def test_swapped_inputs_of_a_multiplexer_of_fan_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Swapped(adder_trees.Fan):
-        __slots__ = ()
-
-        @property
-        def links(self) -> tuple[adder_trees.Link, ...]:
-            return tuple(reversed(super().links))
-
-    monkeypatch.setattr(fan, "Fan", Swapped)
-    assert is_caught("fan")
-
-
-def test_a_flip_flop_that_is_left_out_of_a_link_of_fan_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Short(adder_trees.Fan):
-        __slots__ = ()
-
-        @property
-        def links(self) -> tuple[adder_trees.Link, ...]:
-            return tuple(link._replace(flip_flops=0) for link in super().links)
-
-    monkeypatch.setattr(fan, "Fan", Short)
-    assert is_caught("fan")
 
 
 def test_a_comparator_of_fan_that_looks_at_the_wrong_lane_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     same = Lanes.same
     monkeypatch.setattr(Lanes, "same", lambda self, lane, other: same(self, lane, other - (other == lane + 2)))
-    assert is_caught("fan")
+    assert is_caught("fan", lanes=8, cycles=40)
 
 
 def test_a_node_of_art_that_sends_the_wrong_child_to_its_sibling_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     children = art.ArtTree._children
     monkeypatch.setattr(art.ArtTree, "_children", lambda self, node: children(self, node)[:: -1 if node.level == 0 else 1])
-    assert is_caught("art")
+    assert is_caught("art", lanes=4, cycles=60)
 
 
 def test_gating_with_plus_zero_in_art_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(art, "minus_zero", lambda kind: 0)
     assert is_caught("art", lanes=4, cycles=200)
-
-
-def test_a_register_that_is_left_out_of_the_chain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        chain, "delayed", lambda m, signal, cycles, name: delayed(m, signal, cycles - (name == "product_2_delayed"), name)
-    )
-    assert is_caught("chain", lanes=4)
 
 
 @pytest.mark.parametrize(("name", "lanes", "says"), [

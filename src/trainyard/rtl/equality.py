@@ -6,7 +6,7 @@ the Verilog (`verilator.compiled`, long runs). `compare` holds the table against
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,11 @@ class Comparison:
 
 def amaranth_outputs(component: Component, stimulus: Sequence[Inputs], vcd: Path | None = None) -> list[dict[str, int]]:
     """Every output port in every cycle, by Amaranth's simulator; waveforms into `vcd` where it is given."""
+    return list(amaranth_cycles(component, stimulus, vcd))
+
+
+def amaranth_cycles(component: Component, stimulus: Sequence[Inputs], vcd: Path | None = None) -> Iterator[dict[str, int]]:
+    """The rows of `amaranth_outputs` while they are simulated; what is not asked for is not simulated."""
     from contextlib import nullcontext
 
     from amaranth.hdl import Fragment
@@ -56,7 +61,7 @@ def amaranth_outputs(component: Component, stimulus: Sequence[Inputs], vcd: Path
 
     inputs, outputs = ports_of(component)
     check_stimulus(component, inputs, stimulus)
-    table: list[dict[str, int]] = []
+    rows: list[dict[str, int]] = []
     output_signals = [(name, getattr(component, name)) for name in outputs]
 
     async def bench(context: Any) -> None:
@@ -67,7 +72,7 @@ def amaranth_outputs(component: Component, stimulus: Sequence[Inputs], vcd: Path
                 if value != before:
                     context.set(getattr(component, name), value)
                     now[name] = value
-            table.append({name: context.get(signal) for name, signal in output_signals})
+            rows.append({name: context.get(signal) for name, signal in output_signals})
             if clocked:
                 await context.tick()
             else:
@@ -79,9 +84,12 @@ def amaranth_outputs(component: Component, stimulus: Sequence[Inputs], vcd: Path
     if clocked:
         simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
+    running = True
     with simulator.write_vcd(str(vcd)) if vcd is not None else nullcontext():
-        simulator.run()
-    return table
+        while running:
+            running = simulator.advance()
+            yield from rows
+            rows.clear()
 
 
 def _domains(fragment: Any) -> set[str]:

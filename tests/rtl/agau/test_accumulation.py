@@ -10,12 +10,11 @@ import pytest
 pytest.importorskip("amaranth")
 
 from oracles.agau_pipeline import Pipeline
-from oracles.circuit_mutants import mutants
 from trainyard.errors import BadInput
 from trainyard.rtl.agau import reduction_tree
 from trainyard.rtl.agau.accumulation import AgauDesign
 from trainyard.rtl.catalogue import design_of
-from trainyard.rtl.equality import amaranth_outputs, check_equality, compare, one_cycle_late
+from trainyard.rtl.equality import amaranth_outputs, check_equality, compare
 from trainyard.rtl.verilator import compiled_outputs, missing_tools
 
 SMALL = AgauDesign(inputs=4, width_bits=64, number="int32", buffer_bytes=32)
@@ -69,22 +68,9 @@ def test_a_negative_zero_without_a_neighbour_keeps_its_sign_if_the_neutral_eleme
     assert compare(outputs, design.expected(stimulus)).equal is (neutral != 0)
 
 
-def test_outputs_one_cycle_late_are_caught() -> None:
-    assert not check_equality(SMALL, 60, component=one_cycle_late(SMALL.build())).equal
-
-
 def test_an_adder_with_a_register_less_is_caught() -> None:
     faster = AgauDesign(inputs=4, width_bits=64, number="int32", buffer_bytes=32, adder_cycles=2)
     assert not check_equality(SMALL, 60, component=faster.build()).equal
-
-
-@pytest.mark.slow
-def test_each_dropped_register_and_each_swapped_multiplexer_is_caught() -> None:
-    design = AgauDesign(inputs=3, width_bits=32, number="int32", buffer_bytes=16, ports=2, adder_cycles=1, multiplier_cycles=1)
-    stimulus = design.stimulus(700, 4)
-    expected = design.expected(stimulus)
-    survivors = [mutant.what for mutant in mutants(design.build) if compare(amaranth_outputs(mutant, stimulus), expected).equal]
-    assert survivors == []
 
 
 @pytest.mark.slow

@@ -102,7 +102,9 @@ def test_one_token_has_one_owner_and_two_tokens_break_that() -> None:
 
 
 @needs_yosys
-@pytest.mark.parametrize("design", [ROUND_ROBIN, AGEING], ids=["round_robin", "priority"])
+@pytest.mark.parametrize(
+    "design", [pytest.param(ROUND_ROBIN, id="round_robin"), pytest.param(AGEING, id="priority", marks=pytest.mark.slow)]
+)
 def test_the_bound_of_grants_to_others_holds_and_is_reached(design: ArbiterDesign) -> None:
     assert check(NoStarvation(design.build(), design.rules), 10).holds
     assert not check(NoStarvation(design.build(), design.rules, fewer=1), 10).holds

@@ -13,10 +13,9 @@ import pytest
 pytest.importorskip("amaranth")
 
 
-from oracles.circuit_mutants import mutants
 from trainyard.errors import BadInput, UnknownName
 from trainyard.papers.tensordash.models import NAMES
-from trainyard.rtl.equality import amaranth_outputs, check_equality, compare, one_cycle_late
+from trainyard.rtl.equality import amaranth_outputs, check_equality, compare
 from trainyard.rtl.tensordash import element as element_module
 from trainyard.rtl.tensordash import row_scheduler
 from trainyard.rtl.tensordash.baseline import BaselineDesign
@@ -32,13 +31,14 @@ LONG = 10_000
 @pytest.mark.parametrize(
     ("design", "cycles"),
     [
-        (ElementDesign(), 150),
-        (ElementDesign(depth=2, skips="both", number="int16"), 120),
-        (ElementDesign(lanes=5, depth=3, pipeline=3), 120),
-        (ElementDesign(depth=3, banks=1), 100),
-        (ElementDesign(depth=4, banks=3, pipeline=1), 100),
-        (ElementDesign(lanes=3, depth=2, number="bf16"), 80),
-        (ElementDesign(lanes=2, depth=3, number="fp16", skips="both", pipeline=2), 80),
+        (ElementDesign(depth=2, skips="both", number="int16"), 80),
+        (ElementDesign(lanes=5, depth=3, pipeline=3), 80),
+        (ElementDesign(depth=3, banks=1), 80),
+        (ElementDesign(lanes=2, depth=2, number="bf16"), 60),
+        (ElementDesign(lanes=2, depth=3, number="fp16", skips="both", pipeline=2), 60),
+        pytest.param(ElementDesign(), 150, marks=pytest.mark.slow),
+        pytest.param(ElementDesign(depth=4, banks=3, pipeline=1), 100, marks=pytest.mark.slow),
+        pytest.param(ElementDesign(lanes=3, depth=2, number="bf16"), 80, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -73,10 +73,6 @@ def test_recorded_zeros_give_the_simulators_outputs() -> None:
     assert sum(row.get("done", 0) for row in design.expected(stimulus)) >= 5
 
 
-def test_outputs_one_cycle_late_are_caught() -> None:
-    assert not check_equality(NARROW, 40, component=one_cycle_late(NARROW.build())).equal
-
-
 def test_a_swapped_multiplexer_input_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def swapped(options: Any, **sizes: Any) -> PromotionMultiplexers:
         return PromotionMultiplexers(options=(options[0], options[2], options[1], *options[3:]), **sizes)
@@ -97,15 +93,6 @@ def test_pairs_that_are_not_marked_as_multiplied_are_caught(monkeypatch: pytest.
 
     monkeypatch.setattr(row_scheduler, "refilled", unmarked)
     assert not check_equality(NARROW, 100).equal
-
-
-@pytest.mark.slow
-def test_each_dropped_register_and_each_swapped_multiplexer_is_caught() -> None:
-    design = ElementDesign(lanes=3, depth=3, pipeline=1, banks=2)
-    stimulus = design.stimulus(150, 0)
-    expected = design.expected(stimulus)
-    survivors = [mutant.what for mutant in mutants(design.build) if compare(amaranth_outputs(mutant, stimulus), expected).equal]
-    assert survivors == []
 
 
 def test_the_dense_baseline_gives_the_simulators_dense_schedule() -> None:

@@ -13,7 +13,7 @@ from amaranth.hdl import Module
 from trainyard.arrays.tensordash.scheduler import Scheduler, advance, select
 from trainyard.errors import BadInput, UnknownName
 from trainyard.rtl.catalogue import Inputs, design_of
-from trainyard.rtl.equality import amaranth_outputs, check_equality, compare, one_cycle_late
+from trainyard.rtl.equality import amaranth_outputs, check_equality, compare
 from trainyard.rtl.tensordash import scheduler as module
 from trainyard.rtl.tensordash.parameters import scheduler_of
 from trainyard.rtl.tensordash.scheduler import PromotionScheduler, SchedulerDesign
@@ -73,10 +73,6 @@ def test_two_hundred_random_patterns_give_the_simulators_outputs() -> None:
     for seed in range(100, 300):
         design = drawn_pattern(Random(seed))
         assert check_equality(design, 100, seed).equal, design
-
-
-def test_outputs_one_cycle_late_are_caught() -> None:
-    assert not check_equality(FOUR_DEEP, 20, component=one_cycle_late(FOUR_DEEP.build())).equal
 
 
 def test_a_swapped_option_is_caught() -> None:
