@@ -73,7 +73,7 @@ def test_columns_have_the_cycles_bounds_shares_bytes_and_joules_of_each_demand_b
         if row not in costs.apart:
             assert columns(costs, row) == alone.bytes
         joules = device.energy(alone.events)
-        assert dict(zip(costs.components, costs.energy[:, row].tolist(), strict=True)) == pytest.approx(joules)
+        assert dict(zip(costs.components, costs.energy[:, row].tolist(), strict=True)) == pytest.approx(joules, rel=1e-6, abs=0.0)
 
 
 def test_heads_of_an_array_that_can_be_divided_and_fused_kernels_are_costed_apart() -> None:

@@ -440,12 +440,12 @@ def test_a_work_of_another_grouping_policy_is_costed_on_demand():
 def test_energy_is_events_times_the_table():
     (cost,) = costs(BIG, made([Op(body=MatMul(32, 32, 32))], []))
     joules = BIG.energy(cost.events)
-    assert joules["mac"] == pytest.approx(32**3 * energy.mac_joules("fp32", 16))
-    assert joules["dram"] == pytest.approx(3 * 32 * 32 * 4 * energy.dram_joules_per_byte("hbm2"))
+    assert joules["mac"] == pytest.approx(32**3 * energy.mac_joules("fp32", 16), rel=1e-6, abs=0.0)
+    assert joules["dram"] == pytest.approx(3 * 32 * 32 * 4 * energy.dram_joules_per_byte("hbm2"), rel=1e-6, abs=0.0)
     ports = [cost.events[f"scratchpad_{way}"] * ram_joules_per_byte(way, 2**30, 16) for way in ("read", "write")]
-    assert joules["scratchpad"] == pytest.approx(sum(ports))
-    assert BIG.energy({"mac": 10.0})["mac"] == pytest.approx(10 * energy.mac_joules("fp32", 16))
-    assert BIG.energy({"vector_op": 2.0})["vector"] == pytest.approx(2 * energy.add_joules("fp32", 16))
+    assert joules["scratchpad"] == pytest.approx(sum(ports), rel=1e-6, abs=0.0)
+    assert BIG.energy({"mac": 10.0})["mac"] == pytest.approx(10 * energy.mac_joules("fp32", 16), rel=1e-6, abs=0.0)
+    assert BIG.energy({"vector_op": 2.0})["vector"] == pytest.approx(2 * energy.add_joules("fp32", 16), rel=1e-6, abs=0.0)
 
 
 def test_scratchpad_ports_carry_dram_traffic_and_the_arrays_own():

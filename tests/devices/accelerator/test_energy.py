@@ -53,7 +53,7 @@ def test_rates_are_rows_of_the_tables_of_the_array_and_of_its_levels() -> None:
     assert rates["local_write"] == [("local", ram_joules_per_byte("write", 1024, 16))]
     assert rates["dram_read"] == rates["dram_write"] == [("dram", energy.dram_joules_per_byte("hbm2"))]
     assert rates["vector_op"] == [("vector", energy.add_joules("fp32", 16))]
-    assert dict(rates["turn"]) == pytest.approx({"network": 2e-12, "register": 3e-12})
+    assert dict(rates["turn"]) == pytest.approx({"network": 2e-12, "register": 3e-12}, rel=1e-6, abs=0.0)
     assert [rows for event, rows in rates.items() if "near" in event] == [[("near", 7.0)], [("near", 8.0)]]
 
 
@@ -70,8 +70,8 @@ def test_prices_of_the_search_are_joules_of_a_byte_and_of_a_busy_cycle() -> None
     local = ram_joules_per_byte("read", 1024, 16) + ram_joules_per_byte("write", 1024, 16)
     assert prices.dram == energy.dram_joules_per_byte("hbm2")
     assert (prices.read, prices.write) == tuple(ram_joules_per_byte(way, 65536, 16) for way in ("read", "write"))
-    assert prices.local == pytest.approx(local)
-    assert prices.cycle == pytest.approx(4 * 5e-12 + 2 * energy.mac_joules("fp32", 16))
+    assert prices.local == pytest.approx(local, rel=1e-6, abs=0.0)
+    assert prices.cycle == pytest.approx(4 * 5e-12 + 2 * energy.mac_joules("fp32", 16), rel=1e-6, abs=0.0)
     assert tile_prices((), None, 65536.0, "fp32", ()).local == 0.0
 
 
@@ -105,9 +105,11 @@ def test_area_and_leakage_are_those_of_multipliers_scratchpad_and_levels() -> No
         levels=(Level(name="near", size_bytes=512),),
     )  # fmt: skip
     macs = 32 * mac_m2("fp32", 16)
-    assert device.area() == pytest.approx({"mac": macs, "scratchpad": sram_m2(4096, 16), "near": sram_m2(512, 16)})
-    assert device.leakage_w == pytest.approx((4096 + 512) * 8 * SRAM_LEAKAGE_W_PER_BIT + macs * LEAKAGE_W_PER_M2)
+    assert device.area() == pytest.approx(
+        {"mac": macs, "scratchpad": sram_m2(4096, 16), "near": sram_m2(512, 16)}, rel=1e-6, abs=0.0
+    )
+    assert device.leakage_w == pytest.approx((4096 + 512) * 8 * SRAM_LEAKAGE_W_PER_BIT + macs * LEAKAGE_W_PER_M2, rel=1e-6, abs=0.0)
     cores = Accelerator(array=TensorCore(), scratchpad_bytes=4096, dram="1 GB/s", reuse="lru", cores=2)
     one = Accelerator(array=TensorCore(), scratchpad_bytes=4096, dram="1 GB/s")
     for name, size in one.area().items():
-        assert cores.area()[name] == pytest.approx(size if name == "scratchpad" else 2 * size)
+        assert cores.area()[name] == pytest.approx(size if name == "scratchpad" else 2 * size, rel=1e-6, abs=0.0)

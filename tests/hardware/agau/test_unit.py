@@ -160,10 +160,12 @@ def test_area_is_the_cells_of_every_lane():
     """Two lanes of eight inputs: a tree of seven adders of three cycles each, one multiplier of two."""
     agau = Agau(inputs=8, width_bits=64, adder_cycles=3, multiplier_cycles=2, technology_nm=45)
     words = 2 * (8 + 7 * 3 + 2)  # input latches, pipeline registers of the adders and of the multiplier
-    assert agau.areas["agau_register"] == pytest.approx(words * 32 * FLIP_FLOP_UM2 * 1e-12)
-    assert agau.areas["agau_bypass"] == pytest.approx(2 * 7 * 32 * MUX_UM2 * 1e-12)
-    assert replace(agau, width_bits=128).areas["agau_multiplier"] == pytest.approx(2 * agau.areas["agau_multiplier"])
-    assert agau.joules["agau_register"] == pytest.approx(cells_joules(32 * FLIP_FLOP_UM2, 45))
+    assert agau.areas["agau_register"] == pytest.approx(words * 32 * FLIP_FLOP_UM2 * 1e-12, rel=1e-6, abs=0.0)
+    assert agau.areas["agau_bypass"] == pytest.approx(2 * 7 * 32 * MUX_UM2 * 1e-12, rel=1e-6, abs=0.0)
+    assert replace(agau, width_bits=128).areas["agau_multiplier"] == pytest.approx(
+        2 * agau.areas["agau_multiplier"], rel=1e-6, abs=0.0
+    )
+    assert agau.joules["agau_register"] == pytest.approx(cells_joules(32 * FLIP_FLOP_UM2, 45), rel=1e-6, abs=0.0)
 
 
 def test_assumptions_are_named():

@@ -84,7 +84,7 @@ def test_routes_are_shortest_and_arcs_are_divided_among_their_routes(members: tu
         for lane in lanes:
             for segment in lane.segments:
                 expected = [crossed[arc] / node.wires[arc[0]].bytes_per_s for arc in segment.arcs]
-                assert list(segment.seconds_per_byte) == pytest.approx(expected)
+                assert list(segment.seconds_per_byte) == pytest.approx(expected, rel=1e-6, abs=0.0)
 
 
 def _walked(node: Topology, here: str, arcs: tuple[tuple[int, int], ...]) -> str:

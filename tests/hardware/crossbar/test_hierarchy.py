@@ -263,7 +263,7 @@ def test_energy_and_area_grow_with_units_and_buffers():
 def test_a_byte_to_an_agau_passes_two_registers_and_one_line():
     crossbar = Crossbar(technology_nm=45)
     registers = cells_joules(8 * 2 * FLIP_FLOP_UM2, 45)
-    assert crossbar.joules["crossbar_agau_byte"] == pytest.approx(registers + 8 * 0.5 * line_joules(AGAU_LINE_M))
+    assert crossbar.joules["crossbar_agau_byte"] == pytest.approx(registers + 8 * 0.5 * line_joules(AGAU_LINE_M), rel=1e-6, abs=0.0)
 
 
 def test_cells_of_a_level_are_a_multiplexer_from_every_port_to_every_other_and_two_registers_a_port():
@@ -271,4 +271,4 @@ def test_cells_of_a_level_are_a_multiplexer_from_every_port_to_every_other_and_t
     crossbar = Crossbar(levels=(switch,), units=2, technology_nm=45)
     ports = 2 + 1 + 1  # two units, the level above, an AGAU
     cells = 8 * (ports * (ports - 1) * MUX_UM2 + 2 * ports * FLIP_FLOP_UM2)
-    assert crossbar.areas["crossbar_level0_cells"] == pytest.approx(cells * 1e-12)
+    assert crossbar.areas["crossbar_level0_cells"] == pytest.approx(cells * 1e-12, rel=1e-6, abs=0.0)

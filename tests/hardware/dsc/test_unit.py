@@ -325,14 +325,16 @@ def test_area_of_the_arbiter_is_a_comparator_for_each_pair_and_a_rank_for_each_e
     rank = Arbiter(order="priority", levels=4, ageing=1).top.bit_length()
     pairs = 4 * (rank * BIT_UM2 + (rank + 3) * MUX_UM2)
     entries = 5 * ((1 + rank) * FLIP_FLOP_UM2 + rank * BIT_UM2)
-    assert dsc.areas["dsc_arbiter"] == pytest.approx((pairs + entries) * 1e-12)
+    assert dsc.areas["dsc_arbiter"] == pytest.approx((pairs + entries) * 1e-12, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize(("entries", "fan_in", "bits"), [(5, 8, 5), (5, 2, 3)])
 def test_a_counter_of_a_barrier_counts_its_inputs(entries: int, fan_in: int, bits: int) -> None:
     dsc = Dsc(entries=entries, barrier_fan_in=fan_in, technology_nm=45)
     nodes = 1 if fan_in == 8 else 3
-    assert dsc.joules["dsc_barrier_arrival"] == pytest.approx(cells_joules(nodes * bits * (FLIP_FLOP_UM2 + BIT_UM2), 45))
+    assert dsc.joules["dsc_barrier_arrival"] == pytest.approx(
+        cells_joules(nodes * bits * (FLIP_FLOP_UM2 + BIT_UM2), 45), rel=1e-6, abs=0.0
+    )
 
 
 def test_where_the_arbiter_is_slower_than_the_round_trips_tokens_wait_for_it() -> None:

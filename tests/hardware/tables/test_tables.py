@@ -51,7 +51,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("joules", "pico"), PUBLISHED)
 def test_published_nodes_give_the_published_numbers(joules, pico):
-    assert joules == pytest.approx(pico * 1e-12)
+    assert joules == pytest.approx(pico * 1e-12, rel=1e-6, abs=0.0)
 
 
 def test_gate_energies_are_those_of_the_published_example():
@@ -108,7 +108,7 @@ def test_a_megabyte_is_about_one_square_millimetre_in_16_nm():
 
 def test_lpddr4_is_what_its_channel_draws_while_it_streams():
     """Read: 2.25 mA at 1.8 V and 425 mA at 1.1 V are 471.55 mW; write: 295.55 mW; both at 51.2 Gbit/s."""
-    assert energy.dram_joules_per_byte("lpddr4") / 8 == pytest.approx((471.55e-3 + 295.55e-3) / 2 / 51.2e9)
+    assert energy.dram_joules_per_byte("lpddr4") / 8 == pytest.approx((471.55e-3 + 295.55e-3) / 2 / 51.2e9, rel=1e-6, abs=0.0)
     assert energy.LPDDR4.pj_per_bit == pytest.approx(8.0, rel=0.1)  # what Accelergy's table says
 
 
