@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rtl_explained import explained
+
+from trainyard.arrays.tensordash.components import CORE, MUX, SCHEDULER, STAGING
 from trainyard.hardware.tables.library_scaling import area_at, delay_at
 from trainyard.papers import gates
 from trainyard.papers.gates import content, figure, measurement
@@ -32,39 +35,6 @@ trainyard rtl fan --lanes 32            # the parameters of one
 `trainyard rtl fan --lanes 8 --gates` synthesises it. Both need `pip install 'trainyard[rtl]'`, the latter also Yosys and the
 library: `apt-get install --no-install-recommends yosys qflow-tech-osu018`.
 """
-ADDER = (
-    "An FP32 adder here is one cycle of logic without registers, {adder:,.0f} um2 or {flops:.0f} flip-flops; FAN's extra cells are "
-    "{extra:.0f} % of the chain. They would be 10 % beside an adder {needed:.1f} times as large, as one that is placed, routed and "
-    "pipelined for a fast clock may be."
-)
-STAGING = (
-    "Schedulers and multiplexers are as large as in Table IV (below); the staging buffers are not: a row may move by any number of "
-    "steps and is refilled in the same cycle, a choice of five for each bit, and the library has no flip-flop with an enable."
-)
-GATING = (
-    "No clock is gated here: the clock pins of the added registers alone take {clock:.0f} % of the cores' energy, the added parts "
-    "without them {logic:.0f} %."
-)
-EXPLAINED: Mapping[str, str] = {
-    "sigma.fan.area_overhead_over_linear_512": ADDER,
-    "sigma.fan.power_overhead_over_linear_512": "The registers of the forwarding links are clocked in every cycle; as for the "
-    "area, a larger adder would make their share smaller.",
-    "sigma.fan.edp_wins_from": "It follows from the power: at 128 lanes FAN may draw 25 % more than the chain, less than the 31 % "
-    "that the paper prints for 512.",
-    "sigma.art.area_overhead_over_linear_512": "Two adders of two inputs in a node, with multiplexers before and behind them; a "
-    "fused adder of three inputs may be smaller.",
-    "sigma.area": "Cells without a layout, scaled over six generations; shares are more certain than the sum.",
-    "sigma.power": "Toggles without glitches and wires, scaled over six generations.",
-    "sigma.power_over_tpu": "Toggles of cells alone: the lines of the networks are not there.",
-    "sigma.area_overhead_over_tpu": "Cells alone: the NoC and the repeaters of long lines are not there.",
-    "sigma.controller_area": "The paper prints a list of parts without their widths (see the ledger).",
-    "tensordash.area_overhead.core": STAGING,
-    "tensordash.power_overhead.core": GATING,
-    "tensordash.power_overhead.core_total": GATING,
-    "tensordash.wide16.area_overhead.core": STAGING,
-    "direct.area": "The paper prints no structure; buffers and the parameter cache, which are SRAM, are not counted.",
-    "direct.power": "As for the area: logic alone, without memories, scaled over six generations.",
-}
 NODES = {"sigma": (28, 500e6), "tensordash": (65, 500e6), "direct": (28, 350e6)}
 """Node of the paper, and the clock: TensorDash's is printed (Table III), SIGMA's and DIRECT's are assumed."""
 
@@ -116,23 +86,6 @@ def ratios() -> Iterator[str]:
     yield table(("claim", "paper", "from gates", "ratio", "within 25 %", "unit", "what was counted"), rows)
 
 
-def explained(claim: str) -> str:
-    """Why a figure is farther off, with the numbers of the measurements in it."""
-    numbers: dict[str, float] = {}
-    if EXPLAINED.get(claim) is ADDER:
-        chain, fan = measurement("chain/512"), measurement("fan/512")["area_by_part"]["tree"]
-        adder, extra = chain["area_by_part"]["adder"] / 511, fan - chain["area_um2"]
-        needed = (extra / 0.10 - chain["area_by_part"]["top"]) / 511 / adder
-        numbers = {"adder": adder, "flops": adder / 96, "extra": 100 * extra / chain["area_um2"], "needed": needed}
-    if EXPLAINED.get(claim) is GATING:
-        found = measurement("tile/fp16")
-        load, cores = found["energy"]["50 % zeros"], measurement("dense/fp16")
-        added = 1 - cores["flip_flops"] / found["flip_flops"]  # share of the registers that the dense tile does not have
-        clock = 100 * added * load["clock_pj"] / load["by_part"]["element"]
-        numbers = {"clock": clock, "logic": 100 * (gates.tile_energy("tile/fp16") - 1) - clock}
-    return EXPLAINED.get(claim, "").format(**numbers)
-
-
 def networks() -> Iterator[str]:
     rows = []
     for lanes in gates.sizes("chain"):
@@ -161,7 +114,12 @@ def benes() -> Iterator[str]:
         yield table(("ports", "area, um2", "um2 for each of N (2 log2 N + 1) switches", "slowest path, ns"), rows)
 
 
-TABLE_IV = {"cores": 68.74, "schedulers and B multiplexers": 1.37, "A multiplexers": 3.63, "staging buffers": 4.91}
+TABLE_IV = {
+    "cores": CORE,
+    "schedulers and B multiplexers": SCHEDULER,
+    "A multiplexers": MUX,
+    "staging buffers": STAGING,
+}
 
 
 def tile() -> Iterator[str]:
@@ -169,11 +127,18 @@ def tile() -> Iterator[str]:
     if "tile/fp16" not in known:
         return
     yield "### TensorDash's Table IV, in per cent of the cores\n"
-    ours = gates.tile_parts("tile/fp16")
+    areas, energies = gates.tile_parts("tile/fp16"), gates.tile_energies("tile/fp16")
     rows = [
-        (name, f"{100 * mm2 / TABLE_IV['cores']:.1f}", f"{100 * ours[name] / ours['cores']:.1f}") for name, mm2 in TABLE_IV.items()
+        (
+            name,
+            f"{100 * part.mm2 / CORE.mm2:.1f}",
+            f"{100 * areas[name] / areas['cores']:.1f}",
+            f"{100 * part.milliwatts / CORE.milliwatts:.1f}",
+            f"{100 * energies[name] / energies['cores']:.1f}",
+        )
+        for name, part in TABLE_IV.items()
     ]
-    yield table(("part", "paper", "from gates"), rows)
+    yield table(("part", "area, paper", "from gates", "power, paper", "from gates"), rows)
     yield "### Area against depth, lanes and format\n"
     variants: list[tuple[str, ...]] = []
     for key, found in known.items():

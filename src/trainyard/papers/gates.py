@@ -188,16 +188,26 @@ def _controller() -> GateFigure:
 # ---- TensorDash
 
 
+def _table_iv(parts: Mapping[str, float], total: float) -> dict[str, float]:
+    rows = {
+        "cores": parts["element"],
+        "schedulers and B multiplexers": parts["row"] + parts.get("multiplexers_b", 0.0),
+        "A multiplexers": parts.get("multiplexers_a", 0.0),
+        "staging buffers": parts.get("buffer_a", 0.0) + parts.get("buffer_b", 0.0) + parts["control"],
+    }
+    return {**rows, "rest": total - sum(rows.values())}
+
+
 def tile_parts(key: str) -> dict[str, float]:
     """Square microns by the rows of Table IV: arithmetic, schedulers with the multiplexers of B, those of A, staging buffers."""
-    found = measurement(key)["area_by_part"]
-    rows = {
-        "cores": found["element"],
-        "schedulers and B multiplexers": found["row"] + found.get("multiplexers_b", 0.0),
-        "A multiplexers": found.get("multiplexers_a", 0.0),
-        "staging buffers": found.get("buffer_a", 0.0) + found.get("buffer_b", 0.0) + found["control"],
-    }
-    return {**rows, "rest": measurement(key)["area_um2"] - sum(rows.values())}
+    found = measurement(key)
+    return _table_iv(found["area_by_part"], found["area_um2"])
+
+
+def tile_energies(key: str, load: str = "50 % zeros") -> dict[str, float]:
+    """Picojoules of a cycle by the same rows."""
+    found = measurement(key)["energy"][load]
+    return _table_iv(found["by_part"], found["pj_per_cycle"])
 
 
 def _tile_area(key: str, dense: str | None) -> float:

@@ -100,13 +100,16 @@ def full_flex_dpe(multipliers: int) -> list[Inputs]:
 
 
 def full_array(rows: int, columns: int) -> list[Inputs]:
-    """Weights for as many cycles as it takes to fill the array, then an input for every row in every cycle."""
+    """A weight for every cell, which column c loads c cycles late, then an input for every row in every cycle.
+
+    Many inputs, so that the cycles in which weights are loaded hardly count.
+    """
     chance, table = random.Random(5), list[Inputs]()
-    for cycle in range(rows + columns + VECTORS):
+    for cycle in range(rows + columns + 8 * VECTORS):
         loading = cycle < rows + columns
         weights = {f"weight_{column}": finite_bits(FP32, chance) if loading else 0 for column in range(columns)}
         inputs = {f"input_{row}": 0 if loading else finite_bits(FP32, chance) for row in range(rows)}
-        table.append({**weights, **inputs, "load": int(loading), "valid": 0 if loading else (1 << rows) - 1})
+        table.append({**weights, **inputs, "load": int(cycle < rows), "valid": 0 if loading else (1 << rows) - 1})
     return table
 
 
