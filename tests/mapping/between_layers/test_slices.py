@@ -370,3 +370,20 @@ def test_a_tensor_under_windows_may_not_be_written_over() -> None:
     assert writes_nothing_over([RowWork(8, (read,), (1,), ())])
     assert not writes_nothing_over([RowWork(8, (read,), (1,), ()), RowWork(8, (), (0,), ())])
     assert writes_nothing_over([RowWork(8, (RowRead(0, 8, Window()),), (1,), ()), RowWork(8, (), (0,), ())])
+
+
+def test_a_block_with_a_work_that_needs_all_samples_is_none() -> None:
+    blocks = chain()
+    blocks.can[1] = False
+    assert blocks.uses(0, 2) is None
+    assert blocks.uses(1, 1) is None
+    assert blocks.uses(0, 0) is not None
+
+
+def test_ops_of_a_kernel_and_works_side_by_side_have_no_bands() -> None:
+    body = ElementWise("add", 2 * 3 * 8 * 9)
+    assert images(body, LARGE, LARGE) is not None
+    assert images(body, LARGE, LARGE, fused=1) is None
+    op = Op(body=body, inputs=(0,), outputs=(1,))
+    step = Step(name="image", batch=2, ops=(op,), tensors=(TensorSpec(LARGE), TensorSpec(LARGE)))
+    assert RowCuttable(step, (Work(ops=(0,), grouping="concurrent"),)).works == [None]

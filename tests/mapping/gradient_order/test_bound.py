@@ -270,3 +270,12 @@ def test_one_run_needs_all_of_three_tensors_however_the_products_of_fractions_ro
     limits = (m * n, k * n, m * k)
     expected = sum(weight * limit for weight, limit in zip(weights, limits, strict=True))
     assert _touched(weights, limits, m * n * k, m * n * k) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.probe
+def test_what_roots_round_is_rounded_down() -> None:
+    """In one run everything moves once; taken from roots, that is claimed but for a byte."""
+    op = MatMul(4, 5, 6, 3)
+    bound = least_bytes(op, 10**6, 2)
+    assert (bound.compulsory, bound.capacity) == (Pair.dense(op, 2).compulsory_bytes, Pair.dense(op, 2).compulsory_bytes - 1)
+    assert least_bytes_alone(op, 10**6, 2).compulsory == 2 * 3 * (24 + 30 + 20)

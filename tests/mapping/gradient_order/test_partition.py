@@ -23,6 +23,7 @@ from trainyard.mapping.gradient_order.partition import (
     SCHEMES,
     KnnSelector,
     LayerCosts,
+    _nearest,
     evaluate,
     features,
     ideal,
@@ -327,3 +328,11 @@ def test_the_nearest_known_layers_are_those_of_a_plain_search(dims: list[tuple[i
             far = {other: sum((a - b) ** 2 for a, b in zip(here, features(ops[other]), strict=True)) for other in known}
             expected = sorted(known, key=lambda other: (far[other], other))[:neighbours]
             assert [one for one in chosen.tolist() if one >= 0] == expected
+
+
+def test_neighbours_are_looked_for_as_far_as_it_takes_for_every_layer() -> None:
+    """One of ten points is known: it is the first of one row and the ninth of another."""
+    known = np.array([number == 3 for number in range(10)])
+    order = np.array([[3, 0, 1, 2, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4, 2, 1, 3, 0]])
+    assert _nearest(order, known, 1).tolist() == [[3], [3]]
+    assert _nearest(order, known, 2).tolist() == [[3, -1], [3, -1]]

@@ -17,6 +17,7 @@ from trainyard.mapping.gradient_order.search import (
     _compute,
     _halvings,
     _least_bytes,
+    _prepared,
     all_tiles,
     best,
     best_candidate,
@@ -242,3 +243,19 @@ def test_where_nothing_fits_the_reason_is_given() -> None:
         best(ONE, ARRAY, replace(tight, resident_bytes=47), tile=(4, 4, 4))
     with pytest.raises(BadInput, match="more than are walked one by one"):
         best(Pair.dense(MatMul(4096, 4096, 4096), 1), ARRAY, replace(tight, resident_bytes=3))
+
+
+@pytest.mark.parametrize("fraction", [0, 2])
+def test_fractions_of_bytes_in_the_scratchpad_get_some_tolerance(fraction: int) -> None:
+    """Three bytes for two elements of dY, or of X; unfinished sums are whole in any case."""
+    forms = tuple(form.row for form in ARRAY.folds)
+    supply = Supply(resident_bytes=100, bytes_per_cycle=1.0)
+    resident = [96, 48, 72, 72, 48]
+    for sizes, slack in (
+        (tuple(resident), 1.0),
+        (tuple(3 * size // 2 if n == fraction else size for n, size in enumerate(resident)), 1 + 1e-9),
+    ):
+        pair = replace(ONE, resident=sizes)  # type: ignore[arg-type]
+        found = _prepared(pair, forms, (4, 4, 4), ("sequential",), (None,), None).task(supply)
+        assert found is not None
+        assert found[0].limits.tolist() == [100.0, 1.0, 100.0 * slack]

@@ -283,3 +283,17 @@ def test_a_reduction_with_rows_beside_its_sums_keeps_all_its_results() -> None:
         (found,) = (op.body for op in spread(step, 8, ExpertParallel(ranks=4)).ops if op.name == "norm")
         assert isinstance(found, Reduction)
         assert found.results == results
+
+
+def test_rows_that_were_written_over_travel_again() -> None:
+    """Results of the experts are combined. Tokens that read them once more find them; once rectified in place, they travel again."""
+    rows = [op.outputs[0] for op in STEP.ops if op.routing is not None and op.phase is Phase.FORWARD][-1]
+    place = next(n for n, op in enumerate(STEP.ops) if rows in map(STEP.base, op.inputs) and op.routing is None) + 1
+    reader, version, result = STEP.ops[place - 1], len(STEP.tensors), len(STEP.tensors) + 1
+    tensors = (*STEP.tensors, replace(STEP.tensors[rows], view_of=rows), replace(STEP.tensors[reader.outputs[0]], view_of=None))
+    over = Op(body=ElementWise("relu_", STEP.tensors[rows].elements), name="relu_", inputs=(rows,), outputs=(version,))
+    same = replace(reader, outputs=(result,))
+    new = replace(same, inputs=tuple(version if tensor == rows else tensor for tensor in reader.inputs))
+    for added, travels in (((), 4), ((same,), 4), ((over, new), 5)):
+        step = replace(STEP, ops=(*STEP.ops[:place], *added, *STEP.ops[place:]), tensors=tensors)
+        assert len(exchanges(spread(step, 8, ExpertParallel(ranks=4)))) == travels

@@ -254,3 +254,14 @@ def test_pieces_of_two_layers_side_by_side_are_the_share_of_both():
     mine = parallel.model(made.step(), DEVICES)
     assert mine.tensors[mine.ops[-1].outputs[0]].shape == (4, 5)
     assert mine.ops[-1].body == Copy("cat", 4 * 5)
+
+
+def test_what_was_gathered_is_read_itself_where_all_of_it_is_read():
+    made = Making()
+    y = made.layer("first", made.tensor(BATCH, 5, role=Role.INPUT), WIDE)
+    made.layer("second", y, 20)
+    mine = parallel.model(made.step(), DEVICES)
+    (gather,) = exchanges(mine)
+    (second,) = (op for op in mine.ops if op.layer == "second" and op.is_product)
+    assert second.inputs[0] == gather.outputs[0]
+    assert len(mine.tensors) == len(made.tensors) + 1

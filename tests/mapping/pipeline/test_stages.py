@@ -111,3 +111,17 @@ def test_a_sum_of_two_layers_gradients_stands_alone_and_one_of_a_single_layer_do
     assert sums_apart(other, works) == works
     longer = (Work(ops=(0, 1, 2), grouping="chain"),)
     assert sums_apart(step, longer) == (Work(ops=(0, 1), grouping="chain"), Work(ops=(2,)))
+
+
+def test_sums_of_a_shared_parameters_gradients_are_added_where_the_first_of_its_layers_is() -> None:
+    """Gradients of two Works of the second chunk and one of the first; there it is added, once, though most of it is elsewhere."""
+    step = chain(2)
+    first = len(step.tensors)
+    gradient = TensorSpec((4, 4), role=Role.PARAMETER_GRADIENT)
+    more = Op(body=MatMul(4, 4, 4), layer="1", phase=W, inputs=(4, 7), outputs=(first,))
+    add = Op(body=ElementWise("add", 16), layer="1", phase=W, inputs=(2, 6, first), outputs=(first + 1,))
+    place = next(number for number, op in enumerate(step.ops) if op.phase is U)
+    step = replace(step, ops=(*step.ops[:place], more, add, *step.ops[place:]), tensors=(*step.tensors, gradient, gradient))
+    cut = stages_of(step, alone(step), [1.0] * len(step.ops), 2)
+    assert (cut.chunk[place], cut.done[place]) == (1, "backward")
+    assert (cut.chunk[place + 1], cut.done[place + 1]) == (0, "once")
