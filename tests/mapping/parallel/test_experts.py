@@ -286,7 +286,7 @@ def test_a_reduction_with_rows_beside_its_sums_keeps_all_its_results() -> None:
 
 
 def test_rows_that_were_written_over_travel_again() -> None:
-    """Results of the experts are combined. Tokens that read them once more find them; once rectified in place, they travel again."""
+    """Results of experts are combined. Tokens that read them once more find them; rectified in place, they travel again."""
     rows = [op.outputs[0] for op in STEP.ops if op.routing is not None and op.phase is Phase.FORWARD][-1]
     place = next(n for n, op in enumerate(STEP.ops) if rows in map(STEP.base, op.inputs) and op.routing is None) + 1
     reader, version, result = STEP.ops[place - 1], len(STEP.tensors), len(STEP.tensors) + 1
