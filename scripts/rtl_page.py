@@ -53,9 +53,9 @@ def catalogue() -> Iterator[str]:
         rows.append((f"[{name}](#{name})", design.word, options, equal))
     yield "## The designs\n"
     yield (
-        "Equal to the simulator on random inputs, in a simulation that Verilator compiles from the Verilog. The comparison can fail: "
-        "every design one cycle late, with the inputs of any multiplexer swapped or with any register dropped is caught "
-        "(`tests/rtl/test_mutations.py`), or the solver below shows that no input tells it from the original.\n"
+        "Equal to the simulator on random inputs, in a simulation that Verilator compiles from the Verilog. The comparison can "
+        "fail: every design one cycle late, with the inputs of any multiplexer swapped or with any register dropped is caught "
+        "(`tests/rtl/test_mutations.py`), or the solver below finds no input that tells it from the original.\n"
     )
     yield table(("design", "what it is", "parameters", "equal on"), rows)
 
