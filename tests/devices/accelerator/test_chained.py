@@ -12,6 +12,7 @@ import pytest
 import trainyard as ty
 from trainyard import arrays, machines
 from trainyard.devices import Accelerator
+from trainyard.devices.accelerator import chained as chained_layers
 from trainyard.devices.accelerator.chained import _products, _weights, chain_of, in_turn, stays_apart
 from trainyard.devices.accelerator.ordered import Schedule
 from trainyard.errors import BadInput, UnknownName
@@ -349,3 +350,21 @@ def test_layers_one_after_the_other_keep_the_array_busy_with_products_alone() ->
 )
 def test_layers_stay_apart_on_several_cores_in_parts_and_with_other_ways_to_keep_tiles(schedule: Schedule, apart: bool) -> None:
     assert stays_apart(schedule) is apart
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(
+    ("cycles", "moved", "taken"), [(0, 0, False), (0, 1, True), (0, -1, False), (1, -(10**9), True), (-1, 10**9, False)]
+)
+def test_a_chain_is_taken_if_it_saves_a_cycle_or_in_as_many_cycles_a_byte(cycles, moved, taken, monkeypatch) -> None:
+    step = step_of(bias=False)
+
+    def cost(cycles: int, size: int) -> DeviceCost:
+        return DeviceCost(cycles=cycles, compute_cycles=1, bytes={("X", "read"): size}, share=(1.0,))
+
+    apart, size = 1000, 2 * 10**9
+    monkeypatch.setattr(chained_layers, "chained", lambda *_: cost(2 * apart - cycles, 2 * size - moved))
+    heads, _ = chained_layers.chosen(
+        step, none(DEVICE).policy, lambda demands: [cost(apart, size) for _ in demands], DEVICE._costing.orderly
+    )
+    assert bool(heads) is taken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ import trainyard as ty
 from trainyard.arrays import Systolic, TensorCore
 from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.choices import PairChoice, TileChoice
-from trainyard.devices.accelerator.loop_nests import array_text, why_unproven
+from trainyard.devices.accelerator.loop_nests import _least, array_text, why_unproven
 from trainyard.ir import ElementWise, MatMul, Op, Step, TensorSpec
+from trainyard.mapping.demand import ProductDemand
 from trainyard.mapping.levels.array import LeveledArray
 from trainyard.mapping.tiling import Problem, Tiling, evaluate
 from trainyard.mapping.walk import walk
@@ -280,3 +282,20 @@ def test_several_numbers_in_a_multiplier_are_told() -> None:
     (nest,) = npu(precision="fp8", rates={"fp8": 2}).loop_nests(product_step(20, 12, 10))
     assert nest.note == "k counts groups of 2 numbers that a multiplier takes at once"
     assert nest.dims == (20, 12, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "a_bytes", "room", "bounded"),
+    [((None, None), 16384, 512.0, True), ((64, None), 16384, 512.0, False), ((None, 64), 16384, 512.0, False),
+     ((None, None), 0, 512.0, False), ((None, None), 16384, 0.0, False)],
+)  # fmt: skip
+def test_little_room_bounds_the_traffic_of_a_product_unless_a_tensor_of_it_is_on_chip(
+    loaded: Any, a_bytes: int, room: float, bounded: bool
+) -> None:
+    problem = replace(Problem.dense(MatMul(64, 64, 64), 4), a_bytes=a_bytes)
+    demand = ProductDemand(
+        problem=problem, labels=("X", "W", "Y"), element_bytes=(4, 4, 4), drained=((),), number="fp32", loaded_bytes=loaded
+    )
+    least = _least(demand, room)
+    assert least.compulsory == a_bytes + 2 * 64 * 64 * 4
+    assert (least.capacity > 0) is bounded

@@ -10,13 +10,14 @@ import pytest
 import trainyard as ty
 from oracles.lowering import matrices
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.masked_tiles import viewer
+from trainyard.devices.accelerator.masked_tiles import SUMS_READ, add_events, guides, viewer
 from trainyard.devices.accelerator.structured import tile_cost
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Convolution, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, one_after_another
 from trainyard.ir.protocols import uses_operand_values
 from trainyard.mapping.tiling import Tiling
 from trainyard.mapping.walk import steps
+from trainyard.masks.densities import Densities
 from trainyard.masks.views import matrix
 
 
@@ -359,3 +360,25 @@ class Aware:
 
     def concurrent(self, products):
         return one_after_another(self, products)
+
+
+def test_sums_that_an_earlier_tile_has_begun_are_read_once_for_each_element_of_each_tile():
+    events = {}
+    for begun in (False, True):
+        add_events(events, {"mac": 24.0, SUMS_READ: 1.0}, MatMul(2, 3, 4, 5), begun=begun, times=7)
+    assert events == {"mac": 2 * 7 * 24.0, SUMS_READ: 2 * 7 * 1.0 + 2 * 3 * 5 * 7}
+    add_events(events, {"mac": 1.0}, MatMul(2, 3, 4), begun=True)  # an array that counts no such reads has none
+    assert events["mac"] == 2 * 7 * 24.0 + 1
+    assert events[SUMS_READ] == 14 + 210
+
+
+def test_guides_are_made_from_the_shares_of_both_operands_in_their_order():
+    class Guided:
+        def guided(self, a_nonzero, b_nonzero):
+            return (a_nonzero, b_nonzero)
+
+    op = Op(body=MatMul(4, 5, 6), layer="fc", letters=("A", "W"))
+    step = Step(name="one", batch=4, ops=(op,), tensors=())
+    masks = Densities("some", {("fc", 0, "A"): 0.5, ("fc", 0, "W"): 0.25})
+    assert guides(Guided(), step, op, masks) == (0.5, 0.25)
+    assert guides(object(), step, op, masks) == ()

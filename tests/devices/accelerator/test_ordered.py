@@ -277,6 +277,19 @@ def test_time_is_shared_by_macs_and_waiting_by_bytes():
     assert _weights((asked.dx, asked.dw), 400, ordered, 600) == [200, 0, 200]
 
 
+def test_a_gradient_that_is_on_chip_is_not_read():
+    """dY is made just before its pair: where tensors stay between layers it is neither written nor read."""
+    step = linear(20, 12, 18)
+    loss = Op(body=ElementWise("mse_loss_backward", 240), phase=Phase.GRAD_INPUT, inputs=(6,), outputs=(2,), layer="loss")
+    step = replace(step, ops=(loss, *step.ops))
+    device = replace(DEVICE, scratchpad_bytes=10**5, reuse="layers")
+    (_, made), (_, pair) = costed(device, step)
+    assert made.bytes == {("activation", "read"): 20 * 12 * 4}
+    assert pair.bytes == {
+        ("W", "read"): 18 * 12 * 4, ("X", "read"): 20 * 18 * 4, ("dX", "write"): 20 * 18 * 4, ("dW", "write"): 18 * 12 * 4,
+    }  # fmt: skip
+
+
 def test_a_fixed_tile_is_in_the_axes_of_the_forward_product_for_each_product_alone():
     """m, n, k of Y(m,n) = X(m,k) W(k,n): dX is m by k and sums over n, dW is k by n (or n by k) and sums over m."""
     device = replace(CORES, tiling=(8, 4, 6), scratchpad_bytes=10**5)

@@ -349,3 +349,11 @@ def test_a_concurrent_work_that_is_none():
     kernel = replace(step, ops=tuple(replace(op, fused=1) for op in step.ops))
     with pytest.raises(NotModelled, match="only products are done together"):
         FAST.cost(kernel, Work(ops=(0, 1), grouping="concurrent"))
+
+
+def test_products_done_together_follow_each_other_on_an_array_that_cannot_be_divided():
+    step, device = layer(8, 32, 8), replace(FAST, array=Systolic(rows=8, columns=8))
+    together = device.cost(step, Work(ops=(0, 1), grouping="concurrent"))
+    apart = [device.cost(step, work) for work in device.works(step)]
+    assert together.cycles == sum(cost.cycles for cost in apart)
+    assert together.compute_cycles == sum(cost.compute_cycles for cost in apart)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.devices.dpu.costs import _product, supply
+from trainyard.devices.dpu.costs import _product, _stream, supply
 from trainyard.devices.dpu.device import Dpu
 from trainyard.devices.dpu.presets import MAC_DPU
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import Collective, DeviceCost, ElementWise, MatMul, Op, Role, Step, TensorSpec
-from trainyard.mapping.demand import ProductDemand
+from trainyard.mapping.demand import ProductDemand, StreamDemand
 from trainyard.mapping.profile import demand
-from trainyard.mapping.tiling import Tiling
+from trainyard.mapping.tiling import Tiled, Tiling
 from trainyard.mapping.walk import walk
 
 ONE = Dpu(
@@ -143,3 +143,27 @@ def test_every_tasklet_needs_room_for_a_block_of_three_streams() -> None:
     assert Dpu(tasklets=16, wram_bytes=16 * (1024 + 24)).block_bytes(3) == 8
     with pytest.raises(BadInput, match="give fewer tasklets or more wram"):
         Dpu(tasklets=16, wram_bytes=16 * (1024 + 23))
+
+
+def test_a_stream_that_moves_nothing_computes() -> None:
+    found = _stream(ONE, StreamDemand(moves=()), ElementWise("relu", 4))
+    assert found.cycles == 11 * (4 * (1 + 3) + BARRIER)
+    assert found.bytes == {}
+
+
+def test_unfinished_sums_go_out_and_come_back() -> None:
+    """A product in two pieces of its reduction: 24 bytes of four-byte sums out, and in again."""
+    op = MatMul(2, 3, 8)
+    tensors = (TensorSpec((2, 8)), TensorSpec((8, 3), role=Role.PARAMETER), TensorSpec((2, 3)))
+    step = Step("layer", 1, (Op(body=op, inputs=(0, 1), outputs=(2,)),), tensors)
+    asked = demand(step, ONE.works(step)[0], ONE.policy)
+    assert isinstance(asked, ProductDemand)
+    tiled = Tiled(
+        tiling=Tiling(m=2, n=3, k=4), cycles=0, compute_cycles=0, a_read=64, b_read=96, out_moved=24, spill_write=24, spill_read=24
+    )
+    found = _product(ONE, asked, tiled, (op,))
+    assert found.bytes == {("X", "read"): 64, ("W", "read"): 96, ("Y", "write"): 24, ("Y", "spill"): 48}
+    kept = _product(ONE, asked, replace(tiled, spill_write=0, spill_read=0), (op,))
+    addresses = 4 * ADDRESSES  # runs of three sums, two each way
+    assert found.events["instruction"] - kept.events["instruction"] == addresses
+    assert found.cycles - kept.cycles == 11 * addresses + 2 * (61 + 77) + 24 / 2 + 24 / 2

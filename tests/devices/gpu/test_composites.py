@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from trainyard.devices.gpu.calls import Call
-from trainyard.devices.gpu.composites import _flash_s, _has_mask, attention, cell, matmul_matrices, one_kernel, rms_rows
-from trainyard.devices.gpu.products import best_tiling
+from trainyard.devices.gpu.composites import _flash_s, _has_mask, attention, cell, matmul_matrices, one_kernel, recurrent, rms_rows
+from trainyard.devices.gpu.products import best_tiling, product_seconds
 from trainyard.devices.gpu.traffic import Cache, Kernel, Traffic
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Step, TensorSpec
 from trainyard.machines.presets.gpus import H200
@@ -163,3 +163,26 @@ def test_a_32_bit_attention_is_one_kernel_without_copies_and_a_causal_one_does_h
     assert wide.launches == 1
     assert wide.compute_s == pytest.approx(_flash_s(SLOW, MatMul(14, 20, 12, 2), 12, "fp32", CALL, backward=False, masked=False))
     assert attention_kernel(False, 1, causal=True).macs == 2 * 14 * 20 * 12
+
+
+def test_a_recurrent_layer_multiplies_all_inputs_at_once_and_each_state_behind_the_last() -> None:
+    """Two steps of three samples: inputs of five and states of two numbers, eight gates; bytes of DRAM are those of the gates."""
+    shapes = ((3, 5), (5, 8), (3, 8), (3, 2), (2, 8), (3, 8))
+    ops = (
+        *(Op(body=MatMul(3, 8, 5), inputs=(0, 1), outputs=(2,)),) * 2,
+        *(Op(body=MatMul(3, 8, 2), inputs=(3, 4), outputs=(5,)), Op(body=ElementWise("sigmoid", 6), inputs=(5,), outputs=(3,))) * 2,
+    )
+    gpu = replace(SLOW, tf32_macs=0, clock_hz=1e9, fill_s=1e-9, l2_bytes_per_s=1e6, l2_fraction=0.5)
+    step = Step("lstm", 1, ops, tuple(map(TensorSpec, shapes)))
+    found = recurrent(gpu, step, ops, Traffic(gpu, step, ops, Cache(0.0)))
+
+    def seconds(body: MatMul, *, cached: bool = False, **limits: object) -> float:
+        product = matmul_matrices(body, 4, "fp32", Phase.FORWARD)
+        product = product._replace(a_bytes=0, b_bytes=0) if cached else product
+        rates = gpu.limits("fp32")._replace(**limits)  # type: ignore[arg-type]
+        return product_seconds(best_tiling(product, rates), product, rates)
+
+    state = seconds(MatMul(3, 8, 2), cached=True, tiles=((64, 64, 32),), splits=(1,)) + 2 * 3 * 8 * 4 / 5e5
+    assert found.compute_s == pytest.approx(seconds(MatMul(6, 8, 5)) + 2 * state)
+    assert (found.launches, found.calls, found.macs) == (2 * 2 + 1, 5.0, 2 * 3 * 8 * 5 + 2 * 3 * 8 * 2)
+    assert seconds(MatMul(3, 8, 2), cached=True) == pytest.approx(96 / 50)  # the gates alone leave the chip
