@@ -235,3 +235,21 @@ def test_gradients_of_biases_are_summed_where_their_experts_are(ranks: int) -> N
         assert one.tensors[op.inputs[0]].shape[0] == rows
         assert one.tensors[op.outputs[0]].elements == op.body.results  # type: ignore[union-attr]
     assert len(exchanges(one, "all_to_all")) == 4
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_norms_inside_of_experts_are_kept_and_updated_with_their_experts(ranks: int) -> None:
+    """Their gradients are summed over the replicas of the experts, as those of all their weights."""
+    step = captured(activation=lambda: nn.LayerNorm(HIDDEN))
+    one = spread(step, 8, ExpertParallel(ranks=ranks))
+    experts = EXPERTS * (2 * WIDTH * HIDDEN + WIDTH + HIDDEN + 2 * HIDDEN)
+    assert one.parameters == step.parameters - experts + experts // ranks
+    for role, copies in ((Role.PARAMETER_GRADIENT, 1), (Role.STATE, 2)):
+        kept, whole = (
+            sum(spec.elements for spec in of.tensors if spec.view_of is None and spec.role is role) for of in (one, step)
+        )
+        assert whole - kept == copies * (experts - experts // ranks)
+    sums = exchanges(one, "all_reduce")
+    assert sum(body.elements for body in sums if body.group == "world") == step.parameters - experts
+    assert sum(body.elements for body in sums if body.group != "world") == (experts // ranks if ranks < 8 else 0)
+    assert [body.elements for body in exchanges(one, "all_to_all")] == [LENGTH * TOP * WIDTH] * 4

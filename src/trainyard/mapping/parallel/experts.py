@@ -242,6 +242,7 @@ class _Spreader:
             table = self._bias_table(op, layers)
             if table is not None:
                 pieces[table] = layers[op.layer].groups
+        pieces |= self._norm_weights({routing.rows: routing.groups for routing in layers.values()})
         before = -1
         while before < len(pieces):
             before = len(pieces)
@@ -266,6 +267,18 @@ class _Spreader:
         table = self.base[op.inputs[0]]
         spec = self.whole.tensors[table]
         return table if spec.role is Role.PARAMETER and spec.shape[:1] == (routing.groups,) else None
+
+    def _norm_weights(self, groups: dict[int, int]) -> dict[int, int]:
+        """Parameters with one row for each expert by which a normalisation scales expert rows, as those of a loop are stacked."""
+        found: dict[int, int] = {}
+        for op in self.whole.ops:
+            rows = self.whole.tensors[op.inputs[0]].shape[:1] if isinstance(op.body, Reduction) and op.inputs else ()
+            experts = next((groups[extent] for extent in rows if extent in groups), 0)
+            for tensor in op.inputs[1:] if experts else ():
+                spec = self.whole.tensors[self.base[tensor]]
+                if spec.role is Role.PARAMETER and len(spec.shape) > 1 and spec.shape[0] == experts:
+                    found[self.base[tensor]] = experts
+        return found
 
     def _spread_to_neighbours(self, op: Op, pieces: dict[int, int]) -> None:
         """An element-wise op on memories of experts works on nothing else of that shape."""
