@@ -10,9 +10,10 @@ import trainyard as ty
 from trainyard.devices.accelerator import between, sliced
 from trainyard.devices.accelerator.counting import Traffic
 from trainyard.devices.accelerator.side_by_side import repeated
-from trainyard.ir import DeviceCost
+from trainyard.ir import DeviceCost, MatMul
 from trainyard.mapping.between_layers.search import Choice, Cost
-from trainyard.mapping.demand import Move, Residency
+from trainyard.mapping.demand import Move, ProductDemand, Residency
+from trainyard.mapping.tiling import Problem
 
 MASKS = "sparsity(A=0.6,G=0.5)"
 
@@ -100,3 +101,23 @@ def test_a_cost_at_two_sizes_holds_between_them_and_what_has_no_room_has_none_wi
         (300, 300),
     ]
     assert between._Rooms().find(0) == (0, False)
+
+
+@pytest.mark.parametrize(("operations", "loaded"), [(0, None), (20_001, None), (0, 64)])
+def test_a_products_cost_without_its_events_is_that_of_the_device(operations: int, loaded: int | None) -> None:
+    """40 x 30 x 20 on two lanes; an operand that stays is read once, however often its tiles are."""
+    device = ty.devices.Accelerator(
+        array=ty.arrays.Systolic(rows=4, columns=4), scratchpad_bytes=2000, dram="4 GB/s", clock="1 GHz", vector_lanes=2
+    )
+    problem = Problem.dense(MatMul(40, 30, 20), 4)
+    demand = ProductDemand(
+        problem=problem, labels=("X", "W", "Y"), element_bytes=(4, 4, 4), drained=((Move("Y", "write", 4800, 4800),),),
+        number="fp32", vector_operations=operations, loaded_bytes=(None, loaded),
+    )  # fmt: skip
+    cost, tiles_bytes = between._product(device._costing, demand)
+    (whole,), (tiled,) = device._costing.costs([demand]), device._costing.searched([problem])
+    assert cost == (whole.cycles, sum(whole.bytes.values()))
+    assert cost.cycles == max(tiled.cycles, 10_001 if operations else 0)
+    assert whole.bytes["W", "read"] == (tiled.b_read if loaded is None else 30 * 20 * 4)
+    m, n, k = min(40, tiled.tiling.m), min(30, tiled.tiling.n), min(20, tiled.tiling.k)
+    assert tiles_bytes == 4 * (m * k + k * n + m * n) <= 1000

@@ -140,6 +140,8 @@ def test_a_first_layer_turned_is_the_same_layer() -> None:
     assert lower[0] == replace(lower[1], dw_transposed=False)
     assert lower[0].op == MatMul(64, 12, 20)
     assert lower[0].moved == (64 * 12 * 4, 0, 64 * 20 * 4, 0, 20 * 12 * 4)
+    assert lower[0].resident == lower[0].moved
+    assert lower[0].sums == (0, 20 * 12 * 4)
 
 
 def test_a_bias_gradient_leaves_after_all_else() -> None:

@@ -190,3 +190,6 @@ def test_a_kernel_reads_again_for_each_part_that_fits() -> None:
     assert (cost.compute_cycles, cost.cycles, cost.bound) == (10, 60, "dram")
     assert cost.share == pytest.approx((10 / 25, 15 / 25))
     assert (cost.events["vector_op"], cost.events["mac"], cost.events["mac_fp32"]) == (30, 40, 40)
+    for item_bytes, again in ((0, 0), (100, 0), (101, 40)):
+        (cost,) = costing.costs([replace(demand, item_bytes=item_bytes)])
+        assert cost.bytes.get(("parameter", "read"), 0) == again

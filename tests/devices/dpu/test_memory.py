@@ -123,3 +123,9 @@ def test_a_quarter_of_a_parameter_stays_and_three_quarters_come_or_go_with_the_o
 ) -> None:
     """The input of 800 bytes and 300 of 1200 weights stay; a gradient's 300 bytes stay from its op to the update."""
     assert split_over(Step("linear", 4, ops, tensors), 4) == split
+
+
+def test_a_batch_of_one_cannot_be_smaller() -> None:
+    for batch, end in ((1, r"\(dpu=mac-dpu\)$"), (2, r"or a smaller batch$")):
+        with pytest.raises(BadInput, match=end):
+            MemoryUse(step="s", batch=batch, resident_bytes=60, transient_bytes=40).require(70)
