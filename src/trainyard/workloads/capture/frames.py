@@ -37,6 +37,8 @@ class Frames:
 
     def __init__(self, names: Mapping[nn.Module, str]) -> None:
         self._names = {id(module): path for module, path in names.items()}
+        inner = {id(child) for module in names for child in module.children()}
+        self._roots = [module for module in names if id(module) not in inner]
         self._stack: list[Frame] = []
         self._starts: dict[str, list[_Start]] = {}
         self._counters: list[int] = []
@@ -47,6 +49,7 @@ class Frames:
         self.loss = Frame("loss")
         self.root = Frame("")
         self.adapt: Any = None  # turns the arguments of a call from outside into what the capture runs on
+        self._called: nn.Module | None = None  # from outside
         self._log()
 
     @property
@@ -73,11 +76,12 @@ class Frames:
     def watching(self) -> Iterator[None]:
         before = register_module_forward_pre_hook(self._enter)  # type: ignore[arg-type]  # may return arguments
         after = register_module_forward_hook(self._leave, always_call=True)
+        named = [root.register_forward_pre_hook(self._enter_by_name, with_kwargs=True) for root in self._roots]
         try:
             yield
         finally:
-            before.remove()
-            after.remove()
+            for hook in (before, after, *named):
+                hook.remove()
             self.resolve()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -98,8 +102,17 @@ class Frames:
             self.entered = True
         self._stack.append(frame)
         self._log()
-        adapted: tuple[Any, ...] | None = self.adapt(args) if outermost and path is not None and self.adapt else None
+        self._called = module if outermost and path is not None else None
+        adapted: tuple[Any, ...] | None = self.adapt(args) if self._called is not None and self.adapt else None
         return adapted
+
+    def _enter_by_name(
+        self, module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """What `_enter` does for arguments by name, which hooks of all modules do not get: `model(**batch)`."""
+        if self._called is not module or not keywords or not self.adapt:
+            return None
+        return args, self.adapt((keywords,))[0]
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._stack:

@@ -16,6 +16,7 @@ from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Role
 from trainyard.workloads.capture.closures import held_values
 from trainyard.workloads.capture.recorder import Recorder
+from trainyard.workloads.capture.swap import exchange
 from trainyard.workloads.capture.values import META, Values, is_small
 
 Example = Callable[[int, Values | None], tuple[Any, Any]]
@@ -105,6 +106,19 @@ class ModelStep:
         return value
 
 
+class _Entered(torch.autograd.Function):
+    """A tensor without values in the place of one that the host computed from tensors with gradients, which get zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, shape: Tensor) -> Tensor:
+        ctx.like = tensor.new_zeros(()).expand(tensor.shape)
+        return shape
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.like.clone(), None
+
+
 class LoopStep:
     """A user's function that does forward, backward and update itself."""
 
@@ -118,18 +132,25 @@ class LoopStep:
             raise BadInput(f"the training step takes a batch size ({self._keyword}): give batch=")
         self.stateful_objects, self.other_modules = _stateful_objects(train_step), _other_modules(train_step)
         self._inputs: dict[Any, Tensor] = {}
+        self._entered: list[Tensor] = []
+        self._exchanged: list[tuple[Tensor, Tensor]] = []
         self._count = 0
 
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None:
         self._inputs.clear()
         self._count = 0
         recorder.frames.adapt = lambda args: self._adapt(recorder, args)
-        if self._keyword is None:
-            self._train_step()
-        elif self._keyword in inspect.signature(self._train_step).parameters:
-            self._train_step(**{self._keyword: batch})
-        else:
-            self._train_step(batch)
+        try:
+            if self._keyword is None:
+                self._train_step()
+            elif self._keyword in inspect.signature(self._train_step).parameters:
+                self._train_step(**{self._keyword: batch})
+            else:
+                self._train_step(batch)
+        finally:
+            self._entered.clear()
+            while self._exchanged:
+                exchange(*self._exchanged.pop())
 
     def _adapt(self, recorder: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Host tensors of floats that reach the model are replaced by their shapes; the first tensor gives the batch size."""
@@ -144,10 +165,17 @@ class LoopStep:
     def _on_meta(self, recorder: Recorder, tensor: Tensor) -> Tensor:
         if tensor.is_meta or not tensor.dim() or not tensor.is_floating_point() or is_functorch_wrapped_tensor(tensor):
             return tensor
-        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
+        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.requires_grad)
         if key not in self._inputs:
+            self._entered.append(tensor.detach())  # while it lives, no other tensor has its place in memory
             shape = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
-            self._inputs[key] = shape.requires_grad_(tensor.requires_grad)
+            if tensor.requires_grad and tensor.is_leaf:  # the step will ask it for its gradient
+                exchange(tensor, shape.requires_grad_())
+                self._exchanged.append((tensor, shape))
+                shape = tensor
+            elif tensor.requires_grad:
+                shape = _Entered.apply(tensor, shape)  # type: ignore[no-untyped-call]
+            self._inputs[key] = shape
             recorder.tensor_table.enter(self._inputs[key], Role.INPUT, f"input.{self._count}")
             self._count += 1
         return self._inputs[key]

@@ -55,7 +55,7 @@ class StandIns:
         return copy.copy(value)
 
 
-def _exchange(original: Tensor, stand_in: Tensor) -> None:
+def exchange(original: Tensor, stand_in: Tensor) -> None:
     """What torch.utils.swap_tensors does, without its poisoning of graphs that are still alive."""
     torch._C._swap_tensor_impl(original, stand_in)
 
@@ -78,7 +78,7 @@ def swapped_tensors(tensors: Mapping[str, Tensor], stand_ins: StandIns) -> Itera
             stand_in = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
             stand_in.requires_grad_(tensor.requires_grad)
             try:
-                _exchange(tensor, stand_in)
+                exchange(tensor, stand_in)
             except RuntimeError as error:
                 raise CaptureError(f"'{name}' cannot be set aside while the step is captured: {error}") from error
             swapped.append((tensor, stand_in))
@@ -87,7 +87,7 @@ def swapped_tensors(tensors: Mapping[str, Tensor], stand_ins: StandIns) -> Itera
     finally:
         for tensor, stand_in in reversed(swapped):
             tensor.grad = None
-            _exchange(tensor, stand_in)
+            exchange(tensor, stand_in)
         with torch.no_grad():
             for tensor, value, gradient in restored:
                 tensor.grad = None
