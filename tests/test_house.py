@@ -127,3 +127,10 @@ def test_folders_stay_small_and_say_what_is_in_them() -> None:
         if init.parent != PACKAGE:
             missing = [name for name in (*modules, *folders) if not re.search(rf"(?<!\w){name}(?!\w)", docstring)]
             assert not missing, f"the docstring of {init.parent} does not name {', '.join(missing)}"
+
+
+def test_small_numbers_are_compared_by_their_ratio() -> None:
+    assert pytest.approx(2e-13) != 1e-13
+    assert [2e-13] != pytest.approx([1e-13])
+    assert {"j": 1e-15 * (1 + 1e-9)} == pytest.approx({"j": 1e-15})
+    assert pytest.approx(0.0) == 1e-13
