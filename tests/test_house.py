@@ -131,6 +131,6 @@ def test_folders_stay_small_and_say_what_is_in_them() -> None:
 
 def test_small_numbers_are_compared_by_their_ratio() -> None:
     assert pytest.approx(2e-13) != 1e-13
-    assert [2e-13] != pytest.approx([1e-13])
-    assert {"j": 1e-15 * (1 + 1e-9)} == pytest.approx({"j": 1e-15})
+    assert pytest.approx([1e-13]) != [2e-13]
+    assert pytest.approx({"j": 1e-15}) == {"j": 1e-15 * (1 + 1e-9)}
     assert pytest.approx(0.0) == 1e-13
