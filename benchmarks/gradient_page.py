@@ -190,7 +190,7 @@ def _whole_steps() -> list[str]:
     import trainyard as ty
 
     lines = [
-        "A whole step gains much less than its layers: `ty.live.gradient.expected(step, machine)` says before a model is changed",
+        "A whole step gains much less than its layers: `interleave(model, inputs=batch, on=machine)` prints, before anything is changed,",
         "how much there is in reading dY once, where a layer saves no more than the time in which the memory delivers dY.",
         "Simulated on `h200`, bf16, batches of 128 (Llama: 8 x 2048 tokens):",
         "",

@@ -444,3 +444,29 @@ def test_compiles_on_a_gpu(name: str, kernel: str, mode: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(on_gpu(name, kernel=kernel), fullgraph=True, mode=mode)
     assert losses(compiled) == pytest.approx(losses(on_gpu(name)), rel=1e-3)
+
+
+def test_what_a_step_gains_at_most_is_said_before_anything_is_changed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, h200, seen = build("cnn"), ty.machine("h200"), []
+    works = type(h200).works
+
+    def watched(self: Any, step: Any) -> Any:
+        seen.append(report(model).interleaved)
+        return works(self, step)
+
+    monkeypatch.setattr(type(h200), "works", watched)
+    assert interleave(model, inputs=torch.randn(2, 3, 8, 8), on=h200) is model
+    said = capsys.readouterr().out
+    assert "could read dY once" in said
+    assert "times as fast" in said
+    assert seen
+    assert not any(seen)
+    assert report(model).interleaved
+
+
+@pytest.mark.parametrize("given", [{"inputs": torch.ones(1)}, {"on": object()}])
+def test_a_batch_without_a_device_says_what_is_missing(given: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"both inputs= and on="):
+        interleave(build("cnn"), **given)

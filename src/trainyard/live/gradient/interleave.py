@@ -6,9 +6,9 @@ memory, which is where dY is large and the weight small, reading it once instead
 torch's own backward pass: the first call of a shape times both, which takes a while, and the faster one stays. While a model is
 compiled nothing can be timed, and a rule of thumb decides (`choice`).
 On a CPU the same pass runs in plain PyTorch: to check a model with, not to speed it up.
-A whole step gains much less than these layers: `expected` says how much at most, before anything is changed (docs/gpu.md).
+A whole step gains much less than these layers (docs/gpu.md). How much at most is printed before anything is changed, given an
+example batch and a device: `interleave(model, inputs=batch, on=ty.machine("h200"))`.
 
-    print(ty.live.gradient.expected(ty.capture(model, inputs), ty.machine("h200")))
     model = ty.live.interleave(model)      # in place: parameters, names, hooks, optimizer state stay what and where they are
     print(ty.live.gradient.report(model))  # which layers, and why not the others
     ...                                    # train as before: autocast, torch.compile, checkpoints, DDP
@@ -29,8 +29,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from trainyard.errors import BadInput
+from trainyard.ir import Device
 from trainyard.live.gradient import kernels
+from trainyard.live.gradient.expectation import expected
 from trainyard.live.gradient.function import checked_kernel, convolution_by, convolution_path, linear_by, linear_path
+from trainyard.live.paging.signature import tensors_of
+from trainyard.workloads.capture import capture
 
 Model = TypeVar("Model", bound=nn.Module)
 _CHANGED = (nn.Linear, nn.Conv2d)
@@ -116,7 +120,15 @@ class Report:
         return "\n".join([head, *lines])
 
 
-def interleave(model: Model, *, kernel: str = "auto", deterministic: bool | None = None, inplace: bool = True) -> Model:
+def interleave(
+    model: Model,
+    *,
+    kernel: str = "auto",
+    deterministic: bool | None = None,
+    inplace: bool = True,
+    inputs: Any = None,
+    on: Device | None = None,
+) -> Model:
     """The model, with every nn.Linear and 1x1 nn.Conv2d computing its gradients in one pass over dY wherever that is faster.
 
     Losses stay what they were: the forward pass is untouched, the gradients equal torch's up to the order of summation. Only the
@@ -127,6 +139,7 @@ def interleave(model: Model, *, kernel: str = "auto", deterministic: bool | None
     CPU a reference pass in plain PyTorch, for checking. `fused`, `reference` or `pair` insist on one.
     deterministic: equal bits in every run; None follows torch.use_deterministic_algorithms.
     inplace: False changes a deep copy. `report(model)` tells what was changed, `restore(model)` undoes it.
+    inputs, on: an example batch and a device (`ty.machine("h200")`); what a whole step gains on it at most is printed first.
 
     >>> model = interleave(nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3)))
     >>> print(report(model))
@@ -137,6 +150,10 @@ def interleave(model: Model, *, kernel: str = "auto", deterministic: bool | None
     if not isinstance(model, nn.Module):
         raise BadInput(f"interleave takes an nn.Module, not {type(model).__name__}")
     setting = Setting(kernel=checked_kernel(kernel), deterministic=deterministic)
+    if (inputs is None) != (on is None):
+        raise BadInput("interleave says what to expect of an example batch on a device: give both inputs= and on=, or neither")
+    if on is not None:
+        print(expected(capture(model, inputs, loss=_any_loss, name=type(model).__name__), on))
     model = model if inplace else copy.deepcopy(model)
     changed = 0
     for _, module, reason in _candidates(model):
@@ -148,6 +165,13 @@ def interleave(model: Model, *, kernel: str = "auto", deterministic: bool | None
     if not changed:
         raise BadInput(f"nothing to interleave in {type(model).__name__}: looked for {_LOOKED_FOR}{_reasons(model)}")
     return model
+
+
+def _any_loss(output: Any) -> Tensor:
+    """The loss that a model computed itself, or some number that depends on all of its output."""
+    own = getattr(output, "loss", None)
+    floats = [own] if isinstance(own, Tensor) else [tensor for tensor in tensors_of(output) if tensor.is_floating_point()]
+    return torch.stack([tensor.float().mean() for tensor in floats]).sum()
 
 
 def restore(model: Model) -> Model:
