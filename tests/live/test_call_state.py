@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -22,6 +23,9 @@ MEMORIES: dict[str, Callable[[], Any]] = {
     "dict": dict,
     "object": lambda: SimpleNamespace(inner=SimpleNamespace(seen=[])),
 }
+
+
+NORMS = [nn.BatchNorm1d(6), nn.BatchNorm1d(6, momentum=None), nn.InstanceNorm1d(6, track_running_stats=True)]
 
 
 class Pair(NamedTuple):
@@ -60,6 +64,23 @@ def test_what_a_block_remembers_is_remembered_once(way: str, make: Callable[[], 
     (plain, once), (gradient, again) = trained(remembering), trained(partial(WAYS[way], remembering))
     assert torch.equal(gradient, plain)
     assert str(again) == str(once)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_batch_is_counted_once_into_running_statistics(norm: nn.Module, way: str, training: bool) -> None:
+    found: list[list[Tensor]] = []
+    for call in (None, WAYS[way]):
+        torch.manual_seed(0)
+        block = nn.Sequential(nn.Linear(4, 4), copy.deepcopy(norm), nn.Tanh(), nn.Linear(4, 4)).train(training)
+        for _ in range(3):
+            x = torch.randn(5, 6, 4)
+            (block(x) if call is None else call(block.forward, x)).square().sum().backward()
+        gradients = [parameter.grad for parameter in block.parameters() if parameter.grad is not None]
+        found.append([*gradients, *block.buffers()])
+    assert len(found[0]) >= 7
+    assert all(map(torch.equal, *found))
 
 
 def test_tensors_modules_and_numbers_are_shared_and_the_rest_is_copied() -> None:

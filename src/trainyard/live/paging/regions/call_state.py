@@ -1,8 +1,11 @@
-"""Arguments that remember: a checkpointed block is called twice, and the second call must find them as the first one did.
+"""What remembers a call: a checkpointed block is called twice, and the second call must find and leave it as the first one did.
 
 A key-value cache of transformers grows with every call of a decoder layer. Where it has nothing for the layer yet, training has no
 use for it, and it is left out, as transformers' own checkpointing does: keys and values would live until backward otherwise. Of
 any other object, list or dictionary a copy is kept for the second call; tensors and modules in it are shared.
+
+Batch normalisation counts every batch into its running statistics. The second call must not: it writes to others, for in training
+they are written and not read.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 _SHARED = (
     Tensor, nn.Module, str, bytes, int, float, complex, NoneType, type, Enum, FunctionType, MethodType, BuiltinFunctionType,
@@ -97,3 +101,24 @@ def _layer_of(block: object) -> int | None:
         return None
     numbers = {number for module in block.modules() if isinstance(number := getattr(module, "layer_idx", None), int)}
     return numbers.pop() if len(numbers) == 1 else None
+
+
+_Buffer = tuple[dict[str, Tensor | None], str, Tensor | None]
+
+
+def set_statistics_aside(call: Callable[..., Any]) -> list[_Buffer]:
+    """The running statistics that the block of a call would write; others that nobody reads take their place."""
+    block = getattr(call, "__self__", None)
+    aside: list[_Buffer] = []
+    for module in block.modules() if isinstance(block, nn.Module) else ():
+        if isinstance(module, _NormBase) and module.training and module.track_running_stats:
+            aside += [(module._buffers, name, value) for name, value in module._buffers.items()]
+    for buffers, name, value in aside:
+        if value is not None:
+            buffers[name] = torch.empty_like(value) if value.is_floating_point() else torch.zeros_like(value)
+    return aside
+
+
+def put_back(aside: list[_Buffer]) -> None:
+    for buffers, name, value in aside:
+        buffers[name] = value

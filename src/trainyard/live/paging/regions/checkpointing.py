@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.live.paging.blocks import changed_in_place, mapped
-from trainyard.live.paging.regions.call_state import copied, without_empty_caches
+from trainyard.live.paging.regions.call_state import copied, put_back, set_statistics_aside, without_empty_caches
 from trainyard.live.paging.signature import tensors_of
 
 Call = Callable[..., Any]
@@ -169,7 +169,7 @@ class _Frame:
 
     @contextmanager
     def _circumstances(self) -> Iterator[None]:
-        """Gradients enabled, with the random state and the autocast mode of forward."""
+        """Gradients enabled, with the random state and the autocast mode of forward; no batch is counted twice."""
         states = [(generator, generator.get_state()) for generator, _ in self.random]
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
@@ -180,9 +180,11 @@ class _Frame:
                     stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
             for generator, state in self.random:
                 generator.set_state(state)
+            aside = set_statistics_aside(self.call)
             try:
                 yield
             finally:
+                put_back(aside)
                 for generator, state in states:
                     generator.set_state(state)
 
