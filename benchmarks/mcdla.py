@@ -19,12 +19,12 @@ from itertools import product
 SECONDS = 10.0
 
 
-def run(job: tuple[str, str]) -> tuple[str, str, dict[str, float], float]:
+def run(case: tuple[str, str]) -> tuple[str, str, dict[str, float], float]:
     """All designs of one network and parallelism; milliseconds of a step, and the seconds that it took to find them."""
     from trainyard.machines.presets.mcdla import DESIGNS
     from trainyard.papers.mcdla.measuring import job, run_job
 
-    network, parallel = job
+    network, parallel = case
     begun = time.perf_counter()
     found = {name: 1e3 * run_job(job(node, network, parallel)).time_s for name, node in DESIGNS.items()}  # type: ignore[arg-type]
     return network, parallel, found, time.perf_counter() - begun

@@ -79,19 +79,19 @@ def sweep_rate() -> Iterator[Row]:
         "sigma": 200,
     }
     for name, target in targets.items():
-        rate, _, twin, ratio = found(rf"^{name} +{N} +{N} +{N} +{N}x", text)
+        rate, _, _, twin, ratio = found(rf"^{name} +{N} +{N} +{N} +{N} +{N}x", text)
         changed = f"{name}, dram changed in each" if name in ("order=cost", "sigma") else f"{name} changed in each"
         yield Row(
             what=f"ResNet-50 training steps, time and energy read, {changed}", value=rate, unit="steps/s of a core",
             target=target, most=False, beside=f"work by work: {twin:.1f} ms a step", ratio=ratio,
         )  # fmt: skip
-    rate, _, twin, ratio = found(rf"^full results +{N} +{N} +{N} +{N}x", text)
+    rate, _, _, twin, ratio = found(rf"^full results +{N} +{N} +{N} +{N} +{N}x", text)
     yield Row(
         what="ResNet-50 training steps, full results, dram changed in each", value=rate, unit="steps/s of a core",
         target=500, most=False, beside=f"work by work: {twin:.1f} ms a step", ratio=ratio,
     )  # fmt: skip
     for name, cached in (("command", "loops and tilings in the cache"), ("command, searched", "loops in the cache")):
-        _, command_ms = found(rf"^{name} +{N} +{N}", text)
+        _, _, command_ms = found(rf"^{name} +{N} +{N} +{N}", text)
         yield Row(what=f"`trainyard run resnet50 --on npu`, {cached}", value=command_ms / 1e3, unit="s of a core")
 
 
