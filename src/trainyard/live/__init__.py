@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainyard.live import direct, gradient
+    from trainyard.live import direct, gradient, sparsity
     from trainyard.live.gradient import interleave, restore
     from trainyard.live.paging import overlay, paged_optimizer
 
@@ -27,9 +27,10 @@ _HOME = {
     "restore": "gradient",
     "overlay": "paging",
     "paged_optimizer": "paging",
+    "sparsity": "sparsity",
 }
 
-__all__ = ["direct", "gradient", "interleave", "overlay", "paged_optimizer", "restore"]
+__all__ = ["direct", "gradient", "interleave", "overlay", "paged_optimizer", "restore", "sparsity"]
 
 
 def __getattr__(name: str) -> Any:
