@@ -17,7 +17,8 @@ NESTED = "mcdla-b(device=npu(array=tensordash,order=interleaved))"
 DESK, PHONE = 1400, 390
 OVERLAPS = """() => [...document.querySelectorAll('.js-plotly-plot')].filter(plot => {
     const [title, legend] = ['.gtitle', '.infolayer > .legend'].map(name => plot.querySelector(name)?.getBoundingClientRect());
-    return title?.width && legend?.width && title.bottom > legend.top && title.right > legend.left;
+    const buttons = plot.querySelector('.modebar-group')?.closest('.modebar').getBoundingClientRect();
+    return [legend, buttons].some(over => title?.width && over?.width && title.bottom > over.top && title.right > over.left);
 }).map(plot => plot.dataset.figure)"""
 CUT_TEXTS = """() => [...document.querySelectorAll('.js-plotly-plot')].flatMap(plot => {
     const box = plot.getBoundingClientRect();

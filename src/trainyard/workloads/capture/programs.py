@@ -107,7 +107,7 @@ class ModelStep:
 
 
 class _Entered(torch.autograd.Function):
-    """A tensor without values in the place of one that the host computed from tensors with gradients, which get zeros."""
+    """Stands, without values, for a tensor that the host computed. What it was computed from gets zeros as its gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, shape: Tensor) -> Tensor:
