@@ -185,7 +185,7 @@ def _whole_steps() -> list[str]:
     from coverage_cases.torchvision_ops import provide
 
     provide()  # transformers imports torchvision where it is installed
-    import overlay_models
+    from overlay_cases import networks as overlay_models
 
     import trainyard as ty
 

@@ -3,7 +3,8 @@
 python benchmarks/overlay_gpu.py --check                        on a machine with a CUDA GPU: gradients bit for bit, every store
 python benchmarks/overlay_gpu.py --measure --out FILE.json      there: about four minutes
 python benchmarks/overlay_gpu.py --page FILE.json               anywhere: the section of docs/gpu.md or docs/overlay_models.md
-python benchmarks/overlay_gpu.py --models --out FILE.json       there: networks of others (--only, --compiled name some of them)
+python benchmarks/overlay_gpu.py --models --out FILE.json       there: networks of others; an existing FILE.json is gone on with
+python benchmarks/overlay_gpu.py --models --only SPEC --out FILE.json     any other network: see overlay_cases/others.py
 """
 
 from __future__ import annotations
@@ -354,26 +355,38 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a model of two narrow blocks, to try the script")
     parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--models", action="store_true")
-    parser.add_argument("--only", default="", help="names of networks for --models, with commas; all by default")
-    parser.add_argument("--compiled", default="", help="those of them that are also compiled as a whole")
-    parser.add_argument("--shares", default="1.0,0.5,0.2", help="of activations that the model compiled as a whole saves")
-    parser.add_argument("--save-on-cpu", default="", help="those that are also run with save_on_cpu")
+    parser.add_argument("--only", nargs="+", default=[], help="networks for --models (overlay_cases/others.py); eight by default")
+    parser.add_argument("--compiled", nargs="*", default=[], help="those of them that are compiled; all by default")
+    parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.5, 0.2], help="of activations that compiled models save")
+    parser.add_argument("--save-on-cpu", nargs="+", default=["vit-l", "llama-1b", "convnext-b"], help="run with save_on_cpu, too")
+    parser.add_argument("--worker", help="the order of one process of --models")
     arguments = parser.parse_args()
     if arguments.check:
         check(arguments.device)
     if arguments.page:
-        import overlay_fronts_page
         import overlay_page
+        from overlay_cases import page
 
         of_models = "networks" in json.loads(arguments.page.read_text(encoding="utf-8"))
-        (overlay_fronts_page if of_models else overlay_page).write(arguments.page)
-    if arguments.models:
-        import overlay_fronts
+        (page if of_models else overlay_page).write(arguments.page)
+    if arguments.worker:
+        from overlay_cases.workers import run_worker
 
-        lists = (arguments.only, arguments.compiled, arguments.save_on_cpu)
-        only, whole, to_cpu = ([name for name in names.split(",") if name] for names in lists)
-        shares = [float(share) for share in arguments.shares.split(",")]
-        overlay_fronts.measure(arguments.out, only, dict.fromkeys(whole, shares), to_cpu, arguments.seconds)
+        run_worker(arguments.worker)
+    if arguments.models:
+        from overlay_cases.networks import NETWORKS
+        from overlay_cases.workers import Request
+        from overlay_cases.workers import measure as measure_models
+
+        request = Request(
+            specs=tuple(arguments.only or NETWORKS),
+            shares=tuple(arguments.shares),
+            compiled=tuple(arguments.compiled),
+            to_cpu=tuple(arguments.save_on_cpu),
+            device=arguments.device,
+            seconds=arguments.seconds,
+        )
+        measure_models(arguments.out, request)
     if arguments.measure:
         measure(arguments.out, arguments.device, arguments.small, arguments.seconds)
 

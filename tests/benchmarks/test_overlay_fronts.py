@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import overlay_fronts_page
 import pytest
+from overlay_cases import page as overlay_fronts_page
 
 
 def test_the_page_and_its_figure_are_those_of_the_stored_measurements() -> None:
@@ -26,7 +26,7 @@ def test_small_networks_train_and_have_their_blocks_as_regions(name: str) -> Non
 
     provide()
     pytest.importorskip("transformers")
-    import overlay_models
+    from overlay_cases import networks as overlay_models
 
     from trainyard.live.paging.regions.finding import regions_of
 

@@ -79,12 +79,13 @@ def test_the_fastest_stays(model: nn.Module, fastest: Rival, monkeypatch: pytest
 
 def test_a_decision_that_a_hook_makes_holds_for_the_call_it_precedes(model: nn.Module) -> None:
     whole = WholeModel(model, "aot_eager")
+    whole.open()
     whole.compiled[0.5] = lambda x: x
     x = torch.randn(3, 4)
 
     def decide(module: nn.Module, arguments: Any) -> None:
         if whole.active == whole.entry.call:
-            whole.install(0.5, 0, lambda needs: None)
+            whole.install(0.5, (), 0, lambda needs: None)
         else:
             whole.rest()
 
@@ -141,3 +142,75 @@ def test_another_budget_measures_the_plans_again_and_what_fits_now() -> None:
     contest.score(3.0, 49)
     contest.score(2.0, 50)
     assert contest.winner(50) == "eager"
+
+
+def test_pages_opened_again_keep_their_compiled_code_and_measure_again_when_told(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[float] = []
+    backend_of = variants.backend_of
+
+    def counted(share: float, *arguments: Any) -> Any:
+        backend = backend_of(share, *arguments)
+
+        def count(*graph: Any) -> Any:
+            compiled.append(share)
+            return backend(*graph)
+
+        return count
+
+    monkeypatch.setattr("trainyard.live.paging.regions.whole.backend_of", counted)
+    seconds_by_rival(monkeypatch, {"blocks": 3.0, "eager": 3.0, 0.2: 2.0, 0.5: 1.0, 1.0: 2.0})
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+    passes = settle(model, pages)
+    assert sorted(compiled) == sorted(SHARES)
+    assert settle(model, pages) == 1
+    assert pages.whole_share == 0.5
+    surveyed = pages.passes["surveyed"]
+    pages.remeasure()
+    assert settle(model, pages) == passes
+    assert pages.passes["surveyed"] == 2 * surveyed
+    assert sorted(compiled) == sorted(SHARES)
+    assert "forward" not in model.__dict__
+
+
+def test_code_that_was_compiled_for_a_larger_budget_is_not_run_in_a_smaller_one(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds_by_rival(monkeypatch, {"blocks": 3.0, "eager": 3.0, 0.2: 2.0, 0.5: 1.0, 1.0: 2.0})
+    monkeypatch.setattr(variants, "_result_bytes", lambda module: 500_000)
+    pages = ty.live.overlay(model, "1 MB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+    settle(model, pages)
+    assert pages.whole_share == 0.5
+    pages.remeasure()
+    pages.rebudget("400 kB")
+    settle(model, pages)
+    assert pages.whole_share is None
+    contest = next(iter(pages._progress.values())).contest
+    assert set(contest.needs.values()) == {500_000.0}
+    pages.rebudget("1 MB")
+    settle(model, pages)
+    assert pages.whole_share == 0.5
+
+
+def test_precompiled_passes_compile_nothing_more(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard.errors import BadInput
+
+    seconds_by_rival(monkeypatch, {"blocks": 1.0, "eager": 2.0, **dict.fromkeys(SHARES, 2.0)})
+    monkeypatch.setattr(Block, "forward", lambda self, x: x + self.down(torch.sin(self.up(x))))  # code that was not compiled before
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+    x = torch.randn(3, 4)
+    with pytest.raises(BadInput, match="inside the with-block"):
+        pages.precompile(lambda: None)
+    with pages:
+        pages.precompile(lambda: model(x).square().sum().backward())
+        assert not pages.passes
+        assert all("forward" not in block.__dict__ for block in model)
+    from torch._dynamo.utils import counters
+
+    before = counters["stats"]["unique_graphs"]
+    settle(model, pages)
+    assert counters["stats"]["unique_graphs"] == before > 0

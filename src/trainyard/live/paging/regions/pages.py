@@ -11,8 +11,10 @@ compiling is allowed, a few passes more compare the plan with the model compiled
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from math import inf
@@ -29,7 +31,7 @@ from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
 from trainyard.live.paging.regions.survey import Survey, What
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
-from trainyard.live.paging.regions.whole import PASSES, Contest, Rival, WholeModel, can_be_compiled
+from trainyard.live.paging.regions.whole import PASSES, SHARES, Contest, Rival, WholeModel, can_be_compiled
 from trainyard.live.paging.signature import Signature, signature_of, tensors_of
 from trainyard.mapping.overlay.search import enough
 from trainyard.units import parse, show
@@ -96,6 +98,7 @@ class RegionPages:
         self._is_elsewhere = False
         self._whole: WholeModel | None = None
         self._rival: Rival = "blocks"
+        self._ahead: Callable[[Signature], None] | None = None
 
     # -- the with-block
 
@@ -115,7 +118,8 @@ class RegionPages:
             if any(way.compiles for way in self.ways):
                 stack.enter_context(torch._dynamo.config.patch(recompile_limit=RECOMPILATIONS))
             if self.compiler is not None:
-                self._whole = WholeModel(self.model, self.compiler)
+                self._whole = self._whole or WholeModel(self.model, self.compiler)
+                self._whole.open()
                 stack.callback(self._whole.close)
             self._reset_peak()
             stack.callback(self._close)
@@ -142,6 +146,9 @@ class RegionPages:
             self._leave_alone()
             return
         signature = signature_of(self.model, self.device, arguments, keywords)
+        if self._ahead is not None:
+            self._ahead(signature)
+            return
         progress = self._progress.get(signature)
         if progress is None:
             self._drop_oldest()
@@ -258,6 +265,42 @@ class RegionPages:
                 self._decide(progress.contest, progress.plan)
         self._current = None
 
+    def precompile(self, step: Callable[[], object]) -> None:
+        """Compiles what passes like `step`, a forward and a backward, will need, and measures nothing.
+
+        Called inside the with-block. `step` runs once with all blocks in each compiled variant, and once with the model compiled
+        for each share of its activations, which may take as much memory as plain training.
+        """
+        if self._stack is None:
+            raise BadInput("precompile is called inside the with-block of its overlay")
+        self._current = self._survey = None
+        try:
+            for way in (way for way in self.ways if way.compiles):
+                for entry in self._entries.values():
+                    entry.replace(entry.variant(way))
+                self._ahead = lambda signature: None
+                step()
+            for entry in self._entries.values():
+                entry.restore()
+            for share in SHARES if self._whole is not None else ():
+                self._ahead = partial(self._precompile_whole, share)
+                step()
+        finally:
+            self._ahead = None
+            for entry in self._entries.values():
+                entry.restore()
+            if self._whole is not None:
+                self._whole.rest()
+
+    def _precompile_whole(self, share: float, signature: Signature) -> None:
+        assert self._whole is not None
+        self._whole.install(share, signature, sys.maxsize, lambda needs: None)
+
+    def remeasure(self) -> None:
+        """Surveys all blocks again from the next pass on, as after something else has used the device; compiled code stays."""
+        self._progress.clear()
+        self._current = self._survey = None
+
     @property
     def whole_share(self) -> float | None:
         """The share of activations that the model saves where it runs compiled as a whole; None: by blocks."""
@@ -304,7 +347,8 @@ class RegionPages:
         else:
             for entry in self._entries.values():
                 entry.restore()
-            self._whole.install(rival, self.budget - plan.floor_bytes, partial(self._refused, signature, plan, contest))
+            room = self._room(plan.floor_bytes)
+            self._whole.install(rival, signature, room, partial(self._refused, signature, plan, contest, self.budget - room))
         self._rival = rival
         self._current, self.plan = signature, chosen
         self._reset_peak()
@@ -320,10 +364,18 @@ class RegionPages:
             variant = ways[plan.variants[name]] if name in plan.variants else CHECKPOINT
             entry.replace(entry.variant(variant))
 
-    def _refused(self, signature: Signature, plan: RegionPlan, contest: Contest, saved_bytes: float) -> None:
+    def _room(self, floor_bytes: int) -> int:
+        """What a forward may save at most: its end must fit the budget, and what backward adds (`floor_bytes`) the device."""
+        if self.device.type != "cuda":
+            return self.budget
+        free_bytes, _ = torch.cuda.mem_get_info(self.device)
+        device_bytes = free_bytes + torch.cuda.memory_reserved(self.device)
+        return min(self.budget - torch.cuda.memory_allocated(self.device), device_bytes - floor_bytes)
+
+    def _refused(self, signature: Signature, plan: RegionPlan, contest: Contest, other_bytes: int, saved_bytes: float) -> None:
         """The compiler, or the room there is, does not allow the whole model: the pass goes on with the plan by blocks."""
         if contest.queue and not isinstance(contest.rival, str):
-            contest.refuse(plan.floor_bytes + saved_bytes)
+            contest.refuse(other_bytes + saved_bytes)
         else:
             contest.scores.pop(self._rival, None)
         plan.followed = 0

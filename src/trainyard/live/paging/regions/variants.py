@@ -61,7 +61,10 @@ def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None
     def backend(graph: Any, inputs: Sequence[Any]) -> Any:
         from torch._functorch import config
 
-        with config.patch(activation_memory_budget=share):
+        options: dict[str, Any] = {"activation_memory_budget": share}
+        if admit is not None:  # code from that cache is not announced; what is inside of a graph is still cached
+            options["enable_autograd_cache"] = False
+        with config.patch(options):
             if compiler == "inductor":
                 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 

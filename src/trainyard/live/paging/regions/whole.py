@@ -4,7 +4,9 @@ A compiler that sees the whole model fuses across the borders of blocks, and its
 blocks between others, in turn, can cost the host more than a survey of them shows. So after the plan has been followed for a few
 passes, which are timed, the plan without compiled blocks is, and then the model compiled with each share of its activations saved,
 the smallest share first. The fastest way that fits the budget stays: `compile=True` is not slower than without it, nor than
-`torch.compile` alone. The compiler says what it would save before anything runs: a share that cannot fit is not tried.
+`torch.compile` alone. The compiler says what it would save before anything runs: a share is not tried if that does not fit beside
+what the device holds before forward, or if its backward could exceed what the device has. One that takes more than the budget all
+the same is not taken.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.live.paging.regions.finding import kind_of
 from trainyard.live.paging.regions.variants import CompilerName, Entry, backend_of, own_code
+from trainyard.live.paging.signature import Signature
 
 SHARES = (0.2, 0.5, 1.0)
 """Shares of the activations that the model compiled as a whole may save: the smallest needs the least memory."""
@@ -35,7 +38,11 @@ def can_be_compiled(model: nn.Module) -> bool:
 
 
 class _TooLarge(Exception):
-    """What a graph would save does not fit."""
+    """The bytes that the graphs so far save, and one more would, do not fit."""
+
+    def __init__(self, needs: int) -> None:
+        super().__init__(f"{needs} bytes")
+        self.needs = needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +88,29 @@ class Contest:
 
 
 class WholeModel:
-    """The model's own call, and the compiled ones that run instead of it.
+    """The model's own call, and the compiled ones that run instead of it, from `open` to `close`.
 
     A model's call is looked up before its hooks run, and one of these decides what runs. So the call is replaced once, by one
-    that looks for the decision when it is made.
+    that looks for the decision when it is made. Compiled code stays when the model is closed and opened again.
     """
 
     def __init__(self, model: nn.Module, compiler: CompilerName) -> None:
         self.entry, self.compiler = Entry(model, kind_of(model)), compiler
         self.compiled: dict[float, Callable[..., Any]] = {}
         self.room_bytes = 0
-        self.saved_bytes = 0
+        self.saved_bytes: dict[tuple[float, Signature], int] = {}
+        """What the compiled forward graphs of each share and signature save or return."""
+        self._compiling: tuple[float, Signature] = (0.0, ())
         self.active: Callable[..., Any] = self.entry.call
+
+    def open(self) -> None:
+        self.rest()
         self.entry.replace(lambda *arguments, **keywords: self.active(*arguments, **keywords))
 
-    def install(self, share: float, room_bytes: int, refused: Callable[[float], None]) -> None:
+    def install(self, share: float, signature: Signature, room_bytes: int, refused: Callable[[float], None]) -> None:
         """From the next call on, also if its hooks are running. `refused` is told how many bytes were too many, and then the
         model's own code runs."""
-        self.room_bytes, self.saved_bytes = room_bytes, 0
+        self.room_bytes, self._compiling = room_bytes, (share, signature)
         if share not in self.compiled:
             key = (share, self.compiler, "whole", *self.entry.kind)
             backend = backend_of(share, self.compiler, self._admit)
@@ -106,11 +118,13 @@ class WholeModel:
         compiled, own = self.compiled[share], self.entry.call
 
         def run(*arguments: Any, **keywords: Any) -> Any:
-            try:
-                return compiled(*arguments, **keywords)
-            except (torch._dynamo.exc.TorchDynamoException, torch.OutOfMemoryError) as error:
-                is_too_large = isinstance(getattr(error, "inner_exception", None), _TooLarge)
-                needs = float(self.saved_bytes) if is_too_large else float("inf")
+            needs = float(self.saved_bytes.get((share, signature), 0))
+            if needs <= room_bytes:
+                try:
+                    return compiled(*arguments, **keywords)
+                except (torch._dynamo.exc.TorchDynamoException, torch.OutOfMemoryError) as error:
+                    cause = getattr(error, "inner_exception", None)
+                    needs = float(cause.needs) if isinstance(cause, _TooLarge) else float("inf")
             refused(needs)
             return own(*arguments, **keywords)
 
@@ -124,6 +138,7 @@ class WholeModel:
         self.entry.restore()
 
     def _admit(self, saved_bytes: int) -> None:
-        self.saved_bytes += saved_bytes  # a model may be compiled in several graphs
-        if self.saved_bytes > self.room_bytes:
-            raise _TooLarge
+        total = self.saved_bytes.get(self._compiling, 0) + saved_bytes  # a model may be compiled in several graphs
+        if total > self.room_bytes:
+            raise _TooLarge(total)
+        self.saved_bytes[self._compiling] = total

@@ -1,7 +1,7 @@
 """Eight networks built from the configurations of others with random weights, for `overlay_gpu.py --models`.
 
 Each is a model on the GPU in bf16 with an optimizer, and a function that does one training step. Nothing is downloaded. Seven
-are of transformers and torchvision; the UNet is `overlay_unet`'s.
+are of transformers and torchvision; the UNet is `unet`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Network:
 
     name: str
     model: Any
-    inputs: dict[str, Any]
+    inputs: dict[str, Any] | tuple[Any, ...]
     blocks: tuple[Any, ...]
     """The repeated blocks, in order: what Hugging Face's gradient checkpointing wraps."""
     target: Any = None
@@ -31,7 +31,7 @@ class Network:
         return replace(self, optimizer=torch.optim.AdamW(self.model.parameters(), lr=0.0, weight_decay=0.0, fused=True))
 
     def loss(self) -> Any:
-        result = self.model(**self.inputs)
+        result = self.model(**self.inputs) if isinstance(self.inputs, dict) else self.model(*self.inputs)
         return result.loss if self.criterion is None else self.criterion(result, self.target)
 
     def step(self) -> None:
@@ -214,7 +214,8 @@ def whisper(device: str, *, small: bool = False) -> Network:
 def unet(device: str, *, small: bool = False) -> Network:
     """A UNet with the shapes of Stable Diffusion 1.5's, 16 latents of 64 x 64."""
     import torch
-    from overlay_unet import ResidualBlock, TransformerBlock, UNet
+
+    from overlay_cases.unet import ResidualBlock, TransformerBlock, UNet
 
     batch, side, text = (2, 16, 32) if small else (16, 64, 768)
     with torch.device(device):

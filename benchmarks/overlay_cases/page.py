@@ -1,4 +1,4 @@
-"""Writes docs/overlay_models.md and its figure from what `overlay_fronts` measured."""
+"""Writes docs/overlay_models.md and its figure from what `fronts` measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE, FIGURE = ROOT / "docs" / "overlay_models.md", ROOT / "docs" / "overlay-models.svg"
 DATA = ROOT / "benchmarks" / "data" / "overlay_models_h200.json"
 TOLERANCE = 1.01
@@ -32,9 +32,8 @@ def predict(network: Row) -> list[dict[str, float]]:
     from coverage_cases.torchvision_ops import provide
 
     provide()  # transformers imports torchvision where it is installed
-    from overlay_models import NETWORKS
-
     import trainyard as ty
+    from overlay_cases.networks import NETWORKS
 
     built = NETWORKS[network["name"]]("meta").with_optimizer()
     step = ty.capture(built.model, built.inputs, built.target, loss=built.criterion, optimizer=built.optimizer)

@@ -1,6 +1,6 @@
 """A UNet of the usual kind for latent diffusion, in plain torch: the shapes of Stable Diffusion 1.5's.
 
-diffusers is not installed on the machine of the measurements, so this one network of `overlay_models` is written here: residual
+diffusers is not installed on the machine of the measurements, so this one network of `networks` is written here: residual
 blocks with the time's embedding, transformers with self and cross attention and a gated linear unit, and skip connections.
 """
 

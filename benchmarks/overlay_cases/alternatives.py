@@ -1,0 +1,95 @@
+"""Plain training and the usual ways to save memory: contexts in which a network's step is run, entered any number of times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+from overlay_gpu import PRODUCTS
+
+from overlay_cases.networks import Network
+
+Alternative = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def replaced(blocks: Sequence[Any], wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Blocks whose forward is wrapped inside the with-block."""
+    for block in blocks:
+        block.forward = wrap(block.forward)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+@contextmanager
+def gradient_checkpointing(network: Network) -> Iterator[None]:
+    """The model's own, where it has one; otherwise every block in `torch.utils.checkpoint`."""
+    from torch.utils.checkpoint import checkpoint
+
+    if getattr(network.model, "supports_gradient_checkpointing", False):
+        network.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        try:
+            yield
+        finally:
+            network.model.gradient_checkpointing_disable()
+    else:
+        with replaced(network.blocks, lambda forward: partial(checkpoint, forward, use_reentrant=False)):
+            yield
+
+
+@contextmanager
+def selective_checkpointing(network: Network) -> Iterator[None]:
+    """Every block in a selective checkpoint that saves the results of products and attention."""
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        saved = op._schema.name.partition("::")[2] in (*PRODUCTS, "convolution")
+        return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    with replaced(network.blocks, lambda forward: partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)):
+        yield
+
+
+class Compiled:
+    """The whole model compiled, with that share of its activations saved: `model.compile()` under that budget, compiled once."""
+
+    def __init__(self, model: Any, share: float, compiler: str) -> None:
+        import torch
+        from torch._functorch import config
+
+        def backend(graph: Any, inputs: Any) -> Any:
+            from torch._dynamo.backends.registry import lookup_backend
+
+            with config.patch(activation_memory_budget=share):
+                return lookup_backend(compiler)(graph, inputs)
+
+        self.model, self.call = model, torch.compile(model._call_impl, backend=backend, dynamic=False)
+
+    def __enter__(self) -> None:
+        self.model._compiled_call_impl = self.call
+
+    def __exit__(self, *_: object) -> None:
+        self.model._compiled_call_impl = None
+
+
+def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, compiler: str) -> dict[str, Alternative]:
+    """Contexts by name. A share of 0.5 is named "torch.compile, budget 0.5"."""
+    import torch
+
+    contexts: dict[str, Alternative] = {
+        "plain": nullcontext,
+        "gradient checkpointing": partial(gradient_checkpointing, network),
+        "selective checkpointing": partial(selective_checkpointing, network),
+    }
+    if with_cpu:
+        contexts["save_on_cpu"] = partial(torch.autograd.graph.save_on_cpu, pin_memory=torch.cuda.is_available())
+    for share in shares:
+        compiled = Compiled(network.model, share, compiler)
+        contexts[f"torch.compile, budget {share}"] = lambda compiled=compiled: compiled  # type: ignore[misc]
+    return contexts
