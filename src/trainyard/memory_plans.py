@@ -7,13 +7,15 @@ whole) or by single tensors (kept, sent over a link to a second memory, or recom
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainyard.checks import suggests_keywords
 from trainyard.errors import BadInput
 from trainyard.ir import Device, Step, System, Work
-from trainyard.mapping.overlay.by_blocks import block_choices, blocks_of
+from trainyard.ir.protocols import TimesIssuedWorks
+from trainyard.mapping.overlay.by_blocks import Block, block_choices, blocks_of, issued_works
 from trainyard.mapping.overlay.policy import decided_bytes
 from trainyard.mapping.overlay.problem import PagedStep, page_step
 from trainyard.mapping.overlay.search import enough, ladder
@@ -150,6 +152,13 @@ def _by_blocks(step: Step, device: Device) -> list[MemoryRow]:
     costs = _Costs(step, device)
     paged = costs.paged(1.0, recompute=False)
     total = sum(tensor.bytes for tensor in paged.problem.saved)
+    seconds_of = None
+    if isinstance(device, TimesIssuedWorks):
+        timed = device
+
+        def seconds_of(checkpointed: Sequence[Block]) -> float:
+            return timed.issued_s(step, issued_works(costs.works, checkpointed))
+
     return [
         MemoryRow(
             peak_bytes=way.choice.peak_bytes,
@@ -159,7 +168,7 @@ def _by_blocks(step: Step, device: Device) -> list[MemoryRow]:
             recomputed_bytes=way.recomputed_bytes,
             checkpointed=way.checkpointed,
         )
-        for way in block_choices(paged.problem, blocks_of(step, costs.works, paged))
+        for way in block_choices(paged.problem, blocks_of(step, costs.works, paged), seconds_of)
     ]
 
 

@@ -342,6 +342,27 @@ class CostsWholeSteps(Protocol):
     def batch_costs(self, step: Step, masks: Masks | None = None) -> Any: ...
 
 
+@dataclass(frozen=True, slots=True)
+class IssuedWork:
+    """One of a device's Works as a training loop issues it: once more, or with Python hooks on tensors that autograd saves."""
+
+    work: Work
+    packed: float = 0.0
+    """Saved tensors that a hook replaces in forward."""
+    unpacked: float = 0.0
+    """Saved tensors that hooks take from a repeated forward and give to backward."""
+
+
+@runtime_checkable
+class TimesIssuedWorks(Protocol):
+    """The time of a step whose Works are issued in a given order, some of them twice: for devices that may wait for their host.
+
+    `plan_memory` asks for it where blocks are checkpointed. Without it a repeated Work takes what it took the first time.
+    """
+
+    def issued_s(self, step: Step, works: Sequence[IssuedWork]) -> float: ...
+
+
 @runtime_checkable
 class ListsLoopNests(Protocol):
     """The loop nest of each Work of a step (`results.loop_nests.LoopNest`); `Result.mapping` asks for it, and is empty without."""

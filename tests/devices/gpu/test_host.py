@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.devices.gpu.host import issue_s, waiting_times
+from trainyard.devices.gpu import host
+from trainyard.devices.gpu.host import hooks_s, host_time, issue_s
 from trainyard.devices.gpu.traffic import Kernel
-from trainyard.ir import Phase
+from trainyard.ir import ElementWise, Op, Phase, Step, TensorSpec, Work
+from trainyard.ir.protocols import IssuedWork
 from trainyard.machines.presets.gpus import H200
 
 GPU = replace(H200, call_s=10.0, node_s=7.0, launch_s=2.0, list_s=0.5, step_s=0.0, queue=100)
@@ -26,7 +28,8 @@ def test_a_call_takes_its_module_or_node_its_launches_and_its_list() -> None:
 
 
 def waits(gpu: object, *seconds: float) -> list[float]:
-    return waiting_times(gpu, [kernel(one) for one in seconds], [Phase.FORWARD] * len(seconds))  # type: ignore[arg-type]
+    kernels = [kernel(one) for one in seconds]
+    return host.waits(gpu, kernels, [issue_s(gpu, one, Phase.FORWARD) for one in kernels])  # type: ignore[arg-type]
 
 
 def test_short_kernels_wait_for_the_rest_of_their_issue_and_long_ones_for_nothing() -> None:
@@ -48,3 +51,35 @@ def test_a_host_that_is_ahead_waits_for_its_queue() -> None:
     assert short[1] == 0  # issued while the long one runs
     assert short[2] == pytest.approx(0)
     assert short[3] > 0
+
+
+def forward_step(calls: int) -> Step:
+    ops = [Op(body=ElementWise("sigmoid", 8), name=str(number), layer="a", inputs=(0,), outputs=(1,)) for number in range(calls)]
+    return Step(name="calls", batch=1, tensors=(TensorSpec((8,)), TensorSpec((8,))), ops=tuple(ops))
+
+
+def test_the_host_issues_a_step_without_waiting_until_its_queue_is_full() -> None:
+    """Calls of 12 s and kernels of 100: the fourth launch needs the first kernel done (112), the fifth the second (212)."""
+    kernels = {(number,): kernel(100.0) for number in range(5)}
+    step = forward_step(5)
+    assert host_time(GPU, step, kernels) == (60.0, 0.0)
+    assert host_time(replace(GPU, queue=3), step, kernels) == (pytest.approx(212.0), pytest.approx(112 - 48 + 212 - 124))
+
+
+def test_hooks_on_saved_tensors_cost_shares_of_a_forward_call() -> None:
+    assert hooks_s(GPU, 10, 0) == pytest.approx(10 * 10 * host.PACKED_CALLS)
+    assert hooks_s(GPU, 0, 10) == pytest.approx(10 * 10 * host.UNPACKED_CALLS)
+
+
+def test_a_work_that_is_issued_twice_costs_the_device_and_the_host_twice_and_hooks_the_host_alone() -> None:
+    step = forward_step(2)
+    first, second = (IssuedWork(Work(ops=(number,))) for number in range(2))
+    kernel_s = sum(H200.cost(step, each.work).cycles for each in (first, second)) / H200.clock_hz  # with waits
+    assert H200.issued_s(step, [first, second]) == pytest.approx(kernel_s, rel=1e-3)
+    call_s = H200.call_s + H200.launch_s
+    again = H200.issued_s(step, [first, second, second])
+    assert again - H200.issued_s(step, [first, second]) == pytest.approx(call_s)  # bound by the host
+    hooked = H200.issued_s(step, [replace(first, packed=3.0), second, replace(second, unpacked=2.0)])
+    assert hooked - again == pytest.approx(H200.call_s * (3 * host.PACKED_CALLS + 2 * host.UNPACKED_CALLS))
+    fast = replace(H200, graphs=True)
+    assert fast.issued_s(step, [replace(first, packed=3.0), second]) == pytest.approx(fast.issued_s(step, [first, second]))

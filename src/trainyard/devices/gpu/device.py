@@ -14,12 +14,13 @@ from trainyard.caches import ByIdentity
 from trainyard.construction import NonNegative, NonNegativeInt, Positive, Share, part
 from trainyard.devices.gpu.calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu.costs import kernel_of
-from trainyard.devices.gpu.host import waiting_times
+from trainyard.devices.gpu.host import HostTime, hooks_s, host_time, issue_s, waiting_times, waits
 from trainyard.devices.gpu.products import Limits
 from trainyard.devices.gpu.structured import SPEEDUP, Sparse, sparse_products
 from trainyard.devices.gpu.traffic import Cache, Kernel
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.ir.protocols import IssuedWork
 from trainyard.mapping.precision import FLOATING
 from trainyard.results.result import Peaks
 
@@ -163,6 +164,24 @@ class Gpu:
         schedule = _schedule(self, ByIdentity(step), sparse_products(self, step, masks))
         return schedule.get(work.ops) or _cost_alone(self, step, work)
 
+    def issued_s(self, step: Step, works: Sequence[IssuedWork]) -> float:
+        """Seconds of a step whose Works are issued in this order, in the steady state; a Work is the same kernels every time.
+
+        What is repeated in backward, a checkpointed forward, costs the host what it did in forward.
+        """
+        kernels = _kernels(self, ByIdentity(step))
+        issued = [kernels[each.work.ops] for each in works]
+        phases = [step.ops[each.work.ops[0]].phase for each in works]
+        host = [
+            issue_s(self, kernel, phase) + hooks_s(self, each.packed, each.unpacked)
+            for kernel, phase, each in zip(issued, phases, works, strict=True)
+        ]
+        return sum(waits(self, issued, host)) + sum(kernel.seconds for kernel in issued)
+
+    def host_time(self, step: Step) -> HostTime:
+        """Host time of a step that begins with an idle device, as a stopwatch around one call of a training step has it."""
+        return host_time(self, step, _kernels(self, ByIdentity(step)))
+
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: MACs, DRAM bytes, and idle power over the time."""
         return {
@@ -235,15 +254,23 @@ def _schedule(gpu: Gpu, same: ByIdentity[Step], sparse: Sparse | None = None) ->
     Collectives are left out: while a device waits for one, the host gets further ahead than modelled here.
     """
     step = same.value
+    kernels = _kernels(gpu, same, sparse)
+    timed = zip(kernels.items(), waiting_times(gpu, step, kernels), strict=True)
+    return {ops: _device_cost(gpu, step, ops, kernel, wait) for (ops, kernel), wait in timed}
+
+
+@lru_cache(maxsize=16)
+def _kernels(gpu: Gpu, same: ByIdentity[Step], sparse: Sparse | None = None) -> Mapping[tuple[int, ...], Kernel]:
+    """The kernels of every call of the step but collectives, by its ops and in order, with the state of the L2 at that point."""
+    step = same.value
     calls = [call for call in calls_of(step, gpu.fusion) if not is_exchange(step.ops[call.ops[0]])]
     cache = Cache(gpu.l2_share * gpu.l2_bytes)
-    kernels = [
-        kernel_of(gpu, step, call, cache) if sparse is None or not sparse.applies_to(call.ops) else sparse.kernel(gpu, call, cache)
+    return {
+        call.ops: kernel_of(gpu, step, call, cache)
+        if sparse is None or not sparse.applies_to(call.ops)
+        else sparse.kernel(gpu, call, cache)
         for call in calls
-    ]
-    phases = [step.ops[call.ops[0]].phase for call in calls]
-    timed = zip(calls, kernels, waiting_times(gpu, kernels, phases), strict=True)
-    return {call.ops: _device_cost(gpu, step, call.ops, kernel, wait) for call, kernel, wait in timed}
+    }
 
 
 def _cost_alone(gpu: Gpu, step: Step, work: Work) -> DeviceCost:

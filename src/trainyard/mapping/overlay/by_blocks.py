@@ -9,10 +9,11 @@ earlier, whose memory would be held the longest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from trainyard.ir import Step, Work
+from trainyard.ir.protocols import IssuedWork
 from trainyard.mapping.overlay.policy import Choice, Decision, Problem, with_cost
 from trainyard.mapping.overlay.problem import PagedStep
 
@@ -27,9 +28,15 @@ class Block:
     bytes: int
     input_bytes: int
     """Of inputs that nothing holds until backward, unless the block is checkpointed."""
-    forward_end: int
+    forward: tuple[int, ...]
     backward: int
-    """The last position of its forward, and the first of its backward."""
+    """Positions of its forward, and the first of its backward."""
+    saved_tensors: int
+    """Tensors that autograd saves in its forward, each as often as a call of backward reads it; parameters count."""
+
+    @property
+    def forward_end(self) -> int:
+        return self.forward[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +87,7 @@ def blocks_of(step: Step, works: Sequence[Work], paged: PagedStep) -> list[Block
     """The blocks of a step that save something besides their results, in the order of forward."""
     names = block_names(sorted({op.layer for op in step.ops if op.layer}))
     problem, forward_s = paged.problem, dict.fromkeys(names.values(), 0.0)
-    forward_end: dict[str, int] = {}
+    forward: dict[str, list[int]] = {}
     backward: dict[str, int] = {}
     for position, work in enumerate(works):
         first = step.ops[work.ops[0]]
@@ -91,7 +98,7 @@ def blocks_of(step: Step, works: Sequence[Work], paged: PagedStep) -> list[Block
             backward.setdefault(block, position)
         elif block not in backward:
             forward_s[block] += problem.durations_s[position]
-            forward_end[block] = position
+            forward.setdefault(block, []).append(position)
     inputs = _inputs(step, names)
     outside = {base for read in inputs.values() for base in read}
     held = {base for bases in paged.tensor_groups for base in bases}
@@ -101,6 +108,7 @@ def blocks_of(step: Step, works: Sequence[Work], paged: PagedStep) -> list[Block
         is_inner = block is not None and outside.isdisjoint(bases) and not paged.resident[index]
         if block in backward and is_inner and tensor.last_forward < backward[block] <= tensor.first_backward:
             saved.setdefault(block, []).append(index)
+    counts = saved_tensors(step, works, names)
     blocks = []
     for name, indices in saved.items():
         block_inputs = {base for base in inputs.get(name, ()) if base not in held and not step.tensors[base].role.resident}
@@ -112,8 +120,9 @@ def blocks_of(step: Step, works: Sequence[Work], paged: PagedStep) -> list[Block
                 forward_s=forward_s[name],
                 bytes=sum(problem.saved[index].bytes for index in indices),
                 input_bytes=sum(step.tensors[base].bytes for base in block_inputs),
-                forward_end=forward_end[name],
+                forward=tuple(forward[name]),
                 backward=backward[name],
+                saved_tensors=counts[name],
             )
         )
     return blocks
@@ -132,10 +141,42 @@ def _inputs(step: Step, names: dict[str, str]) -> dict[str, set[int]]:
     return inputs
 
 
-def block_choices(problem: Problem, blocks: Sequence[Block]) -> list[BlockChoice]:
-    """No block checkpointed, then one more each time, until all are."""
+def saved_tensors(step: Step, works: Sequence[Work], names: dict[str, str]) -> dict[str, int]:
+    """How often the backward of each block reads a parameter or a tensor that a forward wrote; `names` has the blocks of layers."""
+    written = {step.base(output) for op in step.ops if not op.phase.backward for output in op.outputs}
+    counts = dict.fromkeys(names.values(), 0)
+    for work in works:
+        block = names.get(step.ops[work.ops[0]].layer)
+        if block is not None and step.ops[work.ops[0]].phase.backward:
+            read = {step.base(tensor) for op in work.ops for tensor in step.ops[op].inputs}
+            counts[block] += sum(base in written or step.tensors[base].role.resident for base in read)
+    return counts
+
+
+def issued_works(works: Sequence[Work], checkpointed: Sequence[Block]) -> list[IssuedWork]:
+    """A step's Works as they are issued: a checkpointed block's forward once more, right before its backward begins."""
+    packed: dict[int, float] = {}
+    repeated: dict[int, list[IssuedWork]] = {}
+    for block in checkpointed:
+        share = block.saved_tensors / len(block.forward)
+        packed |= dict.fromkeys(block.forward, share)
+        repeated.setdefault(block.backward, []).extend(IssuedWork(works[position], unpacked=share) for position in block.forward)
+    issued: list[IssuedWork] = []
+    for position, work in enumerate(works):
+        issued += [*repeated.get(position, ()), IssuedWork(work, packed=packed.get(position, 0.0))]
+    return issued
+
+
+def block_choices(
+    problem: Problem, blocks: Sequence[Block], seconds_of: Callable[[Sequence[Block]], float] | None = None
+) -> list[BlockChoice]:
+    """No block checkpointed, then one more each time, until all are.
+
+    `seconds_of` has the time of a step with these blocks checkpointed, where that is more than the sum of its parts.
+    """
+    plain_s = 0.0 if seconds_of is None else seconds_of(())
     order = sorted(blocks, key=lambda block: (block.forward_s / max(block.bytes, 1), -block.backward))
-    choices = []
+    choices: list[BlockChoice] = []
     for count in range(len(order) + 1):
         chosen = order[:count]
         saved, other_bytes = list(problem.saved), list(problem.other_bytes)
@@ -150,10 +191,13 @@ def block_choices(problem: Problem, blocks: Sequence[Block]) -> list[BlockChoice
                 decisions[index], recompute_at[index] = "recompute", block.backward
         nothing = (None,) * len(saved)
         choice = Choice(decisions=tuple(decisions), leave_by=nothing, fetch_at=nothing, recompute_at=tuple(recompute_at))
+        choice = with_cost(replace(problem, saved=tuple(saved), other_bytes=tuple(other_bytes)), choice)
+        if seconds_of is not None and chosen:
+            choice = replace(choice, time_s=choices[0].choice.time_s + seconds_of(chosen) - plain_s)
         choices.append(
             BlockChoice(
                 checkpointed=tuple(block.name for block in chosen),
-                choice=with_cost(replace(problem, saved=tuple(saved), other_bytes=tuple(other_bytes)), choice),
+                choice=choice,
                 recomputed_bytes=sum(block.bytes for block in chosen),
             )
         )
