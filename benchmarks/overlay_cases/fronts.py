@@ -141,11 +141,13 @@ class Front:
         """A step, again and again while other processes hold the memory that it needs."""
         import torch
 
-        for _ in range(100):
+        for attempt in range(60):
             try:
                 self.network.step()
                 break
-            except torch.OutOfMemoryError:
+            except RuntimeError:  # libraries of kernels say in their own words that there is no memory
+                if self.device != "cuda" or attempt == 59:
+                    raise
                 gc.collect()
                 torch.cuda.empty_cache()
                 time.sleep(1.0)

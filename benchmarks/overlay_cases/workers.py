@@ -7,6 +7,7 @@ out: a run that was ended goes on where it was.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -14,7 +15,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,8 @@ class Request:
     to_cpu: tuple[str, ...]
     device: str = "cuda"
     seconds: float = 600.0
+    fill: bool = True
+    """Whether further processes fill the compiler's caches."""
 
     def shares_of(self, spec: str) -> list[float]:
         return [*self.shares] if not self.compiled or spec in self.compiled else []
@@ -97,6 +101,14 @@ def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(script), "--worker", json.dumps(order)], env=environment)
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """One network at a time is measured on a machine, also by several runs of this script."""
+    with (Path(tempfile.gettempdir()) / "overlay_gpu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def finished(out: Path) -> list[dict[str, Any]]:
     """Networks that a file has completely."""
     if not out.exists():
@@ -114,7 +126,7 @@ def measure(out: Path, request: Request) -> None:
         fillers = [
             start({"spec": spec, "fill": share})
             for spec in specs
-            if spec not in LARGE and request.device == "cuda"
+            if spec not in LARGE and request.device == "cuda" and request.fill
             for share in request.shares_of(spec)[1:]
         ]
         workers = [Worker(number, spec, request, Path(folder)) for number, spec in enumerate(specs)]
@@ -150,10 +162,11 @@ def _run(
         waiting.remove(worker)
         busy = [one.spec for one in waiting if not one.is_ready]
         begun = time.monotonic()
-        worker.file(".go").touch()
-        while worker.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.3)
-            write(out, done, [worker.document()], device)
+        with alone():
+            worker.file(".go").touch()
+            while worker.process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.5)
+                write(out, done, [worker.document()], device)
         document = worker.document()
         say(f"{worker.spec}: measured in {time.monotonic() - begun:.0f} s")
         if document is not None:
