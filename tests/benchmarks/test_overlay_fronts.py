@@ -10,13 +10,7 @@ from overlay_cases import page as overlay_fronts_page
 
 def test_the_page_and_its_figure_are_those_of_the_stored_measurements() -> None:
     data = json.loads(overlay_fronts_page.DATA.read_text(encoding="utf-8"))
-    lines = (
-        *overlay_fronts_page.introduction(data),
-        *overlay_fronts_page.results(data),
-        *overlay_fronts_page.lessons(data),
-        *overlay_fronts_page.repeat(),
-    )
-    assert overlay_fronts_page.PAGE.read_text(encoding="utf-8") == "\n".join(lines) + "\n"
+    assert overlay_fronts_page.PAGE.read_text(encoding="utf-8") == overlay_fronts_page.text(data)
     assert overlay_fronts_page.FIGURE.read_text(encoding="utf-8") == overlay_fronts_page.figure(data["networks"])
 
 

@@ -172,10 +172,19 @@ def block_choices(
 ) -> list[BlockChoice]:
     """No block checkpointed, then one more each time, until all are.
 
-    `seconds_of` has the time of a step with these blocks checkpointed, where that is more than the sum of its parts.
+    `seconds_of` has the time of a step with these blocks checkpointed, where that is more than the sum of its parts because a host
+    issues them. Then the blocks are also taken in the order of their calls and saved tensors for each byte.
     """
+    by_device = sorted(blocks, key=lambda block: (block.forward_s / max(block.bytes, 1), -block.backward))
+    if seconds_of is None:
+        return _in_order(problem, by_device, None)
+    by_host = sorted(blocks, key=lambda block: ((len(block.forward) + block.saved_tensors) / max(block.bytes, 1), -block.backward))
+    choices = _in_order(problem, by_device, seconds_of)
+    return choices if by_host == by_device else [*choices, *_in_order(problem, by_host, seconds_of)[1:]]
+
+
+def _in_order(problem: Problem, order: Sequence[Block], seconds_of: Callable[[Sequence[Block]], float] | None) -> list[BlockChoice]:
     plain_s = 0.0 if seconds_of is None else seconds_of(())
-    order = sorted(blocks, key=lambda block: (block.forward_s / max(block.bytes, 1), -block.backward))
     choices: list[BlockChoice] = []
     for count in range(len(order) + 1):
         chosen = order[:count]
