@@ -19,6 +19,7 @@ from trainyard.kernels.mapping.tile_cycles import kinds_of
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
 from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, pick
 from trainyard.kernels.mapping.tile_search import (
+    CELL,
     CELLS,
     CHOSEN,
     KNOWN,
@@ -46,7 +47,7 @@ def best_at(
     products, many = dims.shape[0], speeds.shape[0]
     fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
     stand, floors, found = np.empty((products, many, 3)), np.empty((products, many)), np.zeros((products, 3), np.int64)
-    cells, bounds = np.empty((CELLS, 7), np.int64), np.empty((CELLS, 2))
+    cells, bounds = np.empty((CELLS, CELL), np.int64), np.empty(CELLS)
     longest, fine = 0, objective == 0 and tolerance <= 0.0
     for product in range(products):
         for axis in range(3):
@@ -152,18 +153,20 @@ def choose(
     """Of each product's shortlist the best tiling that fits, at a bandwidth between two of those it was searched at: the columns of
     CHOSEN, not proven where nothing on it is within the tolerance of the least cycles that any tiling can take.
 
-    `least` are such cycles that are known from elsewhere; where the list knows more, it writes it there.
+    `speeds` are the bandwidths that a product was searched at, falling. `least` are such cycles that are known from elsewhere;
+    where the list knows more, it writes it there.
     """
-    products, above = begin.shape[0] - 1, 0
+    products = begin.shape[0] - 1
     chosen, cycles = np.zeros((products, CHOSEN), np.int64), np.empty(listed.shape[0])
     tile, kinds = np.empty((3, 3), np.int64), np.empty((2, 2, 2), np.int64)
-    while above < speeds.shape[0] - 2 and speeds[above + 1] > speed:
-        above += 1
-    below = min(above + 1, speeds.shape[0] - 1)
-    bits = 1 << above | 1 << below
     for product in range(products):
+        above = 0
+        while above < speeds.shape[1] - 2 and speeds[product, above + 1] > speed:
+            above += 1
+        below = min(above + 1, speeds.shape[1] - 1)
+        bits = 1 << above | 1 << below
         first, last = begin[product], begin[product + 1]
-        floor, best = max(floors[product, above], floors[product, below] * speeds[below] / speed, least[product]), np.inf
+        floor, best = max(floors[product, above], floors[product, below] * speeds[product, below] / speed, least[product]), np.inf
         least[product] = floor
         for entry in range(first, last):
             cycles[entry] = np.inf
