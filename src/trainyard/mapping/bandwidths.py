@@ -132,12 +132,13 @@ class Shortlist:
         own, other = self.lists, closer.lists
         place = np.full(len(self.speeds), -1)
         place[which] = np.arange(len(which))
-        listed, steps, begin = [], [], [0]
+        listed, chosen, steps, begin = [], [], [], [0]
         taken = 0
         for product, at in enumerate(place.tolist()):
-            rows, first, stored, *_ = own if at < 0 else other
+            rows, first, stored, _, ready = own if at < 0 else other
             number = product if at < 0 else at
             some = rows[first[number] : first[number + 1]].copy()
+            chosen.append(ready[first[number] : first[number + 1]])
             if len(some):
                 start, end = int(some[0, ENTRY + 1]), int(some[-1, ENTRY + 2])
                 some[:, ENTRY + 1 : ENTRY + 3] += taken - start
@@ -145,9 +146,10 @@ class Shortlist:
                 taken += end - start
             listed.append(some)
             begin.append(begin[-1] + len(some))
-        floors, split, speeds, improvable = own[3].copy(), own[4].copy(), self.speeds.copy(), self.improvable.copy()
-        floors[which], split[which], speeds[which], improvable[which] = other[3], other[4], closer.speeds, other[3][:, 0] > 0
-        joined = (np.concatenate(listed), np.array(begin, np.int64), np.concatenate([own[2][:0], *steps]), floors, split)
+        floors, speeds, improvable = own[3].copy(), self.speeds.copy(), self.improvable.copy()
+        floors[which], speeds[which], improvable[which] = other[3], closer.speeds, other[3][:, 0] > 0
+        stored = np.concatenate([own[2][:0], *steps])
+        joined = (np.concatenate(listed), np.array(begin, np.int64), stored, floors, np.concatenate(chosen))
         return Shortlist(self.products, speeds, joined, improvable)
 
     def choose(
@@ -160,14 +162,13 @@ class Shortlist:
         """
         from trainyard.kernels.mapping import tile_ranges
 
-        products, (listed, begin, steps, floors, split) = self.products, self.lists
+        products, (listed, begin, steps, floors, ready) = self.products, self.lists
         space = products.space if space is None else space
         if space > products.space:
             floors = np.zeros_like(floors)
         least = np.zeros(len(products.dims)) if least is None else least
         rows: Integers = tile_ranges.choose(
-            listed, begin, steps, floors, split, self.speeds, products.dims, products.rates, products.forms, speed, space, latency,
-            prices, tolerance, least,
+            listed, begin, steps, floors, ready, self.speeds, speed, space, latency, prices, tolerance, least
         )  # fmt: skip
         return rows
 
