@@ -101,6 +101,20 @@ def test_where_nothing_can_be_written_the_error_says_what_to_set(tmp_path: Path,
         cache.use_temporary_folder()
 
 
+def test_a_loop_is_out_of_date_when_a_file_changes_that_its_source_imports(tmp_path: Path) -> None:
+    """The package is copied, run, changed in the innermost file, and run again with the same cache."""
+    copied = tmp_path / "trainyard"
+    shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__", "papers", "zoo", "web", "*.nb?"))
+    changed = copied / "kernels" / "mapping" / "tile_bounds.py"
+    code = "import numpy; from trainyard.kernels.mapping.tile_search import _keep_bits; print(_keep_bits(numpy.arange(3), 1))"
+    run = {**os.environ, cache.VARIABLE: str(tmp_path / "loops"), "PYTHONPATH": str(tmp_path)}
+    answers = []
+    for text in (changed.read_text(), changed.read_text().replace("1 if axis == 0 else (0", "0 if axis == 0 else (1")):
+        changed.write_text(text)
+        answers.append(subprocess.run([sys.executable, "-c", code], env=run, capture_output=True, text=True, check=True).stdout)
+    assert answers == ["1\n", "2\n"]
+
+
 def test_of_several_processes_on_a_cold_cache_one_compiles_a_loop_and_the_others_read_it(tmp_path: Path) -> None:
     cold = {**os.environ, cache.VARIABLE: str(tmp_path)}
     command = [sys.executable, "-c", COMPILE]

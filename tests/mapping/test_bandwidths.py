@@ -134,8 +134,8 @@ def test_without_a_tolerance_more_scratchpad_or_bandwidth_never_costs_a_cycle(se
 
 def test_with_a_tolerance_a_larger_scratchpad_may_cost_time_where_it_saves_traffic():
     """The example of docs/mapping.md: no rule can take the least traffic within a tolerance and never cost time."""
-    problem, array = Problem.dense(MatMul(251, 947, 284), 2), Systolic(rows=32, columns=32, dataflow="is", pipelined=True)
-    supplies = [Supply(resident_bytes=room, bytes_per_cycle=116.3, latency_cycles=20) for room in (251_330, 314_163)]
+    problem, array = Problem.dense(MatMul(1052, 831, 439), 2), Systolic(rows=16, columns=16, dataflow="os")
+    supplies = [Supply(resident_bytes=room, bytes_per_cycle=120.0, latency_cycles=20) for room in (49_645, 74_467)]
     (small,), (large,) = (search([problem], array, supply) for supply in supplies)
     assert small.cycles < large.cycles < 1.01 * small.cycles
     assert large.dram_bytes < 0.6 * small.dram_bytes

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
 from trainyard.ir.folds import Folds, Pooled
-from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, know
+from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, describe, know
+from trainyard.kernels.mapping.cell_pruning import undominated
 from trainyard.kernels.mapping.tile_bounds import EVERYTHING, moved_bytes, needed_bytes, passes_of, spans_of, totals_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
-from trainyard.kernels.mapping.tile_search import _keep_bits
+from trainyard.kernels.mapping.tile_search import _keep_bits, _narrow
 from trainyard.kernels.mapping.tiles import ORDERS, cut_sizes, tiled_cycles
 from trainyard.mapping.tiling import NO_HALO, Problem, form_rows
 
@@ -74,10 +75,10 @@ def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, l
     spans_of(tile, halo, spans)
     kinds_of(tile, table, kinds)
     space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
-    assert know(*map(float, low), *map(float, high), dims, rates, table, space, np.inf, known)
+    describe(dims, rates, totals, False, table, space, known)
+    assert know(*map(float, low), *map(float, high), dims, table, 1.0 / speed, np.inf, known)
     burst = float(latency) if rates[0] > 0 else 0.0
-    arguments = (space, burst, 0, np.zeros(2), np.inf, known)
-    least, fewest, _ = bound_at(1.0 / speed, dims, rates, totals, EVERYTHING, *arguments)
+    least, fewest = bound_at(1.0 / speed, EVERYTHING, burst, 0, np.zeros(2), known)
     for (number, order), kept in itertools.product(enumerate(ORDERS), range(3)):
         keep = _keep_bits(order, kept)
         if needed_bytes(tile, spans, dims, order, keep, rates) > space:
@@ -85,7 +86,69 @@ def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, l
         cycles = tiled_cycles(tile, spans, order, keep, count, rates, speed, latency, kinds)
         passes_of(tile[:, 1], order, keep, passes)
         moved = moved_bytes(tile, spans, passes, totals, halo)
-        own, own_bytes, _ = bound_at(1.0 / speed, dims, rates, totals, 1 << (number + 6 * kept), *arguments)
+        own, own_bytes = bound_at(1.0 / speed, 1 << (number + 6 * kept), burst, 0, np.zeros(2), known)
         assert least <= own * (1 + 1e-9)
         assert own <= cycles * (1 + 1e-9)
         assert max(fewest, own_bytes) <= moved * (1 + 1e-9)
+
+
+@given(cell=cells(), forms=FORMS, room=st.floats(1.0, 40.0), speed=st.floats(0.2, 300.0), limit=st.floats(0.3, 3.0))
+@settings(max_examples=200, deadline=None)
+def test_narrowing_a_cell_takes_no_tile_that_fits_and_is_within_the_limit(cell, forms, room, speed, limit):
+    (m, n, k, count), sizes, low, high = cell
+    problem, dims = Problem.dense(MatMul(m, n, k, count=count), 2), np.array([m, n, k, count], np.int64)
+    rates, totals, known = np.array(problem.all_rates), np.empty(6), np.empty((KNOWN_ROWS, 3))
+    totals_of(dims, rates, totals)
+    table, tile, spans = form_rows(forms, Systolic(rows=16, columns=16)), np.empty((3, 3), np.int64), np.empty((3, 2))
+    kinds, halo = np.empty((2, 2, 2), np.int64), np.array(NO_HALO)
+    for axis in range(3):
+        cut_sizes(tile, axis, dims[axis], sizes[axis])
+    spans_of(tile, halo, spans)
+    kinds_of(tile, table, kinds)
+    space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
+    cycles = min(
+        tiled_cycles(tile, spans, order, _keep_bits(order, kept), count, rates, speed, 0, kinds)
+        for order, kept in itertools.product(ORDERS, range(3))
+        if needed_bytes(tile, spans, dims, order, _keep_bits(order, kept), rates) <= space
+    )
+    describe(dims, rates, totals, False, table, space, known)
+    if not know(*map(float, low), *map(float, high), dims, table, 1.0 / speed, limit * cycles, known):
+        assert limit <= 1.0 + 1e-9
+        return
+    menu = [sorted({low[axis], sizes[axis], high[axis]}) for axis in range(3)]
+    table_of_sizes = np.array([one + [0] * (3 - len(one)) for one in menu], np.int64)
+    row = np.array([index for one in menu for index in (0, len(one) - 1)], np.int64)
+    left = _narrow(row, table_of_sizes, known, 1.0 / speed, limit * cycles)
+    inside = left and all(menu[axis][row[2 * axis]] <= sizes[axis] <= menu[axis][row[2 * axis + 1]] for axis in range(3))
+    assert inside or limit <= 1.0 + 1e-9
+
+
+@given(cell=cells(), room=st.floats(1.0, 40.0), speed=st.floats(0.2, 300.0), latency=st.sampled_from([0, 10, 200]))
+@settings(max_examples=200, deadline=None)
+def test_a_way_that_is_struck_for_one_that_keeps_more_is_never_faster(cell, room, speed, latency):
+    (m, n, k, count), sizes, low, high = cell
+    array = Systolic(rows=16, columns=16)
+    problem, dims = Problem.dense(MatMul(m, n, k, count=count), 2), np.array([m, n, k, count], np.int64)
+    rates, totals, known = np.array(problem.all_rates), np.empty(6), np.empty((KNOWN_ROWS, 3))
+    totals_of(dims, rates, totals)
+    table, tile, spans = form_rows(array.folds, array), np.empty((3, 3), np.int64), np.empty((3, 2))
+    kinds, passes, halo = np.empty((2, 2, 2), np.int64), np.empty(3, np.int64), np.array(NO_HALO)
+    for axis in range(3):
+        cut_sizes(tile, axis, dims[axis], sizes[axis])
+    spans_of(tile, halo, spans)
+    kinds_of(tile, table, kinds)
+    space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
+    describe(dims, rates, totals, False, table, space, known)
+    assert know(*map(float, low), *map(float, high), dims, table, 0.0, np.inf, known)
+    left = undominated(EVERYTHING, known)
+    for number, order in enumerate(ORDERS):
+        costs = []
+        for kept in range(3):
+            keep = _keep_bits(order, kept)
+            passes_of(tile[:, 1], order, keep, passes)
+            moved = moved_bytes(tile, spans, passes, totals, halo)
+            fits = needed_bytes(tile, spans, dims, order, keep, rates) <= space
+            cycles = tiled_cycles(tile, spans, order, keep, count, rates, speed, latency, kinds)
+            costs.append((bool(left >> (number + 6 * kept) & 1), fits, cycles, moved))
+        for is_left, _, cycles, moved in costs:
+            assert is_left or any(stays and fits and own <= cycles and fewer <= moved for stays, fits, own, fewer in costs)

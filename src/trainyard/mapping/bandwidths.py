@@ -104,27 +104,53 @@ class Products:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shortlist:
-    """Tilings of some products that are good at any of `speeds` (bytes per cycle, falling)."""
+    """Tilings of some products that are good at any of `speeds` (bytes per cycle by product, falling); which of the products a
+    closer search could prove more of (`improvable`)."""
 
     products: Products
     speeds: Real
     lists: tuple[Any, ...]
+    improvable: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, products: Products, speeds: Real, latency: int, tolerance: float) -> Shortlist:
         from trainyard.kernels.mapping import tile_ranges
 
-        prices = np.array(REFERENCE.row)
+        prices, count = np.array(REFERENCE.row), len(products.dims)
         lists = tile_ranges.shortlist(  # type: ignore[call-arg]  # columns are unpacked
             *products.columns, speeds, products.space, latency, products.joules, prices, tolerance
         )
-        return cls(products, speeds, lists)
+        return cls(products, np.tile(speeds, (count, 1)), lists, np.ones(count, np.bool_))
 
-    @property
-    def is_bounded(self) -> npt.NDArray[np.bool_]:
-        """Of each product whether its search went to the end, so that the least time is known from below."""
-        floors: Real = self.lists[3]
-        return floors[:, 0] > 0
+    def with_closer(self, which: Integers, closer: Shortlist) -> Shortlist:
+        """With another list in place of this one for some of the products.
+
+        What neither proves, no closer search could, unless it had to end early: then nothing is known of the least time.
+        """
+        from trainyard.kernels.mapping.tile_front import ENTRY
+
+        own, other = self.lists, closer.lists
+        place = np.full(len(self.speeds), -1)
+        place[which] = np.arange(len(which))
+        listed, chosen, steps, begin = [], [], [], [0]
+        taken = 0
+        for product, at in enumerate(place.tolist()):
+            rows, first, stored, _, ready = own if at < 0 else other
+            number = product if at < 0 else at
+            some = rows[first[number] : first[number + 1]].copy()
+            chosen.append(ready[first[number] : first[number + 1]])
+            if len(some):
+                start, end = int(some[0, ENTRY + 1]), int(some[-1, ENTRY + 2])
+                some[:, ENTRY + 1 : ENTRY + 3] += taken - start
+                steps.append(stored[start:end])
+                taken += end - start
+            listed.append(some)
+            begin.append(begin[-1] + len(some))
+        floors, speeds, improvable = own[3].copy(), self.speeds.copy(), self.improvable.copy()
+        floors[which], speeds[which], improvable[which] = other[3], closer.speeds, other[3][:, 0] > 0
+        stored = np.concatenate([own[2][:0], *steps])
+        joined = (np.concatenate(listed), np.array(begin, np.int64), stored, floors, np.concatenate(chosen))
+        return Shortlist(self.products, speeds, joined, improvable)
 
     def choose(
         self, speed: float, latency: int, prices: Real, tolerance: float, space: float | None = None, least: Real | None = None
@@ -136,14 +162,13 @@ class Shortlist:
         """
         from trainyard.kernels.mapping import tile_ranges
 
-        products, (listed, begin, steps, floors, split) = self.products, self.lists
+        products, (listed, begin, steps, floors, ready) = self.products, self.lists
         space = products.space if space is None else space
         if space > products.space:
             floors = np.zeros_like(floors)
         least = np.zeros(len(products.dims)) if least is None else least
         rows: Integers = tile_ranges.choose(
-            listed, begin, steps, floors, split, self.speeds, products.dims, products.rates, products.forms, speed, space, latency,
-            prices, tolerance, least,
+            listed, begin, steps, floors, ready, self.speeds, speed, space, latency, prices, tolerance, least
         )  # fmt: skip
         return rows
 
@@ -159,7 +184,7 @@ class Between:
     @classmethod
     def of(cls, below: Shortlist, above: Shortlist, latency: int, prices: Real, tolerance: float) -> Between:
         between = cls(below, above, np.ones(len(below.products.dims), np.bool_))
-        for speed in np.sqrt(below.speeds[1:] * below.speeds[:-1]):
+        for speed in np.sqrt(below.speeds[0, 1:] * below.speeds[0, :-1]):
             rows = between.choose(float(speed), latency, prices, tolerance, math.nextafter(below.products.space, math.inf))
             between.steady[:] &= rows[:, 6] == 1
         return between
@@ -172,13 +197,6 @@ class Between:
         which = rows[:, 6] == 0
         rows[which] = smaller[which]
         return rows
-
-
-class Part(NamedTuple):
-    """Some products and their shortlist."""
-
-    which: Integers
-    shortlist: Shortlist
 
 
 @lru_cache(maxsize=256)
@@ -285,43 +303,32 @@ def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supp
     """The best tiling of each product from shortlists for this very size of the scratchpad."""
     speed, latency, own = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), supply.latency_cycles
 
-    def closer(lists: tuple[Part, ...], own: int) -> tuple[Part, ...]:
+    def closer(shortlist: Shortlist, own: int) -> Shortlist:
         """Products that are not proven everywhere between two bandwidths are searched between them, and at this latency."""
         left, prices = np.zeros(len(products.dims), np.bool_), np.array(REFERENCE.row)
         for one in np.sqrt(samples.finer[1:] * samples.finer[:-1]):
-            left |= _chosen(lists, one, own, prices, goal.tolerance * CLEAR)[1]
+            left |= (shortlist.choose(one, own, prices, goal.tolerance * CLEAR)[:, 6] == 0) & shortlist.improvable
         which = np.flatnonzero(left)
         if not len(which):
-            return lists
-        return *lists, Part(which, Shortlist.of(products.only(which), samples.finer, own, goal.tolerance))
-
-    def whole() -> tuple[Part, ...]:
-        coarse = _listed(products, key, samples.range, latency, goal.tolerance)
-        return closer((Part(np.arange(len(products.dims)), coarse),), latency)
+            return shortlist
+        return shortlist.with_closer(which, Shortlist.of(products.only(which), samples.finer, own, goal.tolerance))
 
     at = (*key, products.space, samples.number, latency)
-    lists, prices = _SHORTLISTS.get(at, whole), np.array(goal.prices.row)
-    rows, left = _chosen(lists, speed, own, prices, goal.tolerance)
+    shortlist = _SHORTLISTS.get(at, lambda: closer(_listed(products, key, samples.range, latency, goal.tolerance), latency))
+    prices = np.array(goal.prices.row)
+    rows = shortlist.choose(speed, own, prices, goal.tolerance)
+    if rows[:, 6].all():
+        return rows
+    left = (rows[:, 6] == 0) & shortlist.improvable
     if own != latency and left.any():
-        lists = _SHORTLISTS.get((*at, own), lambda: closer(lists, own))
-        rows, left = _chosen(lists, speed, own, prices, goal.tolerance)
+        shortlist = _SHORTLISTS.get((*at, own), lambda: closer(shortlist, own))
+        rows = shortlist.choose(speed, own, prices, goal.tolerance)
+        left = (rows[:, 6] == 0) & shortlist.improvable
     left |= rows[:, 4] == 0
     if left.any():
         which = np.flatnonzero(left)
         rows[which] = products.only(which).at(supply, goal)
     return rows
-
-
-def _chosen(
-    lists: Sequence[Part], speed: float, latency: int, prices: Real, tolerance: float
-) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """The rows of all products, each from the last list that it is on, and whether a closer search could prove more."""
-    rows = lists[0].shortlist.choose(speed, latency, prices, tolerance)
-    left = rows[:, 6] == 0
-    for which, shortlist in lists[1:]:
-        own = shortlist.choose(speed, latency, prices, tolerance)
-        rows[which], left[which] = own, (own[:, 6] == 0) & shortlist.is_bounded
-    return rows, left
 
 
 def search_tiles(

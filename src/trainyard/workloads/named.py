@@ -37,7 +37,7 @@ def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
         raise BadInput(f"{text}: world={world} is for a script that makes its own exchanges, file.py:function")
     if text.endswith(".py"):
         raise BadInput(f"{text}: which function? write {text}:function")
-    if os.path.isdir(text) and not _in_zoo(text):
+    if not _in_zoo(text) and os.path.isdir(text):
         raise BadInput(f"{text} is a folder: name a file in it{_examples(Path(text))}")
     if text.endswith((".json", ".json.gz")):
         return _sized(read_step(text), batch)

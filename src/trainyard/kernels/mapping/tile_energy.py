@@ -13,7 +13,8 @@ from trainyard.kernels.mapping.tile_cycles import IDEAL, form_cycles, stored_ele
 from trainyard.kernels.mapping.tiles import Ints, Real
 
 MOVED, READ, WRITE, LOCAL, CYCLE = range(5)
-"""Columns of `prices`."""
+PRICES = 5
+"""Columns of `prices`, which all joules are proportional to."""
 SUM_BYTES = 4.0
 """Bytes of a sum at the ports of scratchpads."""
 

@@ -16,9 +16,10 @@ from numba import njit
 
 from trainyard.kernels.mapping.tile_bounds import needed_bytes, spans_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
-from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
+from trainyard.kernels.mapping.tile_energy import MOVED, PRICES, array_joules
 from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, pick
 from trainyard.kernels.mapping.tile_search import (
+    CELL,
     CELLS,
     CHOSEN,
     KNOWN,
@@ -31,9 +32,9 @@ from trainyard.kernels.mapping.tile_search import (
 from trainyard.kernels.mapping.tile_sizes import most_sizes, useful_sizes
 from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds
 
-LISTED = ENTRY + 4
-"""Columns of a tiling on a shortlist: those of `tile_front`, bits of the bandwidths at which it is good, where its steps are, and
-the bytes that it needs."""
+LISTED = ENTRY + 4 + PRICES
+"""Columns of a tiling on a shortlist: those of `tile_front`, bits of the bandwidths at which it is good, where its steps are, the
+bytes that it needs, and what each of the prices of `tile_energy` is multiplied by."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -46,7 +47,7 @@ def best_at(
     products, many = dims.shape[0], speeds.shape[0]
     fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
     stand, floors, found = np.empty((products, many, 3)), np.empty((products, many)), np.zeros((products, 3), np.int64)
-    cells, bounds = np.empty((CELLS, 7), np.int64), np.empty((CELLS, 2))
+    cells, bounds = np.empty((CELLS, CELL), np.int64), np.empty(CELLS)
     longest, fine = 0, objective == 0 and tolerance <= 0.0
     for product in range(products):
         for axis in range(3):
@@ -103,7 +104,7 @@ def shortlist(
     latency: int, joules: Real, prices: Real, tolerance: float,
 ) -> Any:  # fmt: skip
     """The tilings of many products that are good at any of some bandwidths (LISTED), where those of each product begin, their
-    steps by kind, and by product and bandwidth the least cycles that any tiling takes, and the cells split."""
+    steps by kind, by product and bandwidth the least cycles that any tiling takes, the cells split, and the tilings as CHOSEN."""
     zero = int(np.int64(0))  # no constant: one copy of the search is compiled for all who call it
     fronts, entries, floors, found = best_at(
         dims, rates, halos, folds, fixed, allowed, forms, speeds, space, latency, zero, joules, prices, tolerance, zero
@@ -111,7 +112,7 @@ def shortlist(
     products, many = dims.shape[0], speeds.shape[0]
     begin = np.zeros(products + 1, np.int64)
     listed, steps = np.empty((entries.sum(), LISTED)), np.empty((entries.sum() * 12 + STEP_KINDS, 3))
-    total, taken = 0, 0
+    ready, unit, total, taken = np.zeros((entries.sum(), CHOSEN), np.int64), np.zeros(PRICES), 0, 0
     tile, spans, kinds = np.empty((3, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     for product in range(products):
         begin[product] = total
@@ -131,7 +132,7 @@ def shortlist(
                     steps = np.concatenate((steps, np.empty(steps.shape)))
                 for axis in range(3):
                     cut_sizes(tile, axis, dims[product, axis], int(front[3 + axis]))
-                kinds_of(tile, forms, kinds)
+                compute = kinds_of(tile, forms, kinds) * dims[product, 3]
                 spans_of(tile, halos[product], spans)
                 kind = step_kinds(
                     tile, spans, ORDERS[int(front[6])], int(front[7]), dims[product, 3], rates[product], kinds, steps[taken:]
@@ -140,30 +141,38 @@ def shortlist(
                 listed[total, ENTRY + 3] = needed_bytes(tile, spans, dims[product], order, keep, rates[product])
                 taken, total = taken + kind, total + 1
                 listed[total - 1, ENTRY + 2] = taken
+                for price in range(PRICES):
+                    unit[:] = 0.0
+                    unit[price] = 1.0
+                    times = front[1] if price == MOVED else array_joules(tile, dims[product], rates[product], forms, unit, compute)
+                    listed[total - 1, ENTRY + 4 + price] = times
+                write_choice(front, dims[product], forms, ready[total - 1])
+                ready[total - 1, 11] = found[product, 0]
     begin[products] = total
-    return listed[:total].copy(), begin, steps[:taken].copy(), floors, found[:, 0].copy()
+    return listed[:total].copy(), begin, steps[:taken].copy(), floors, ready[:total].copy()
 
 
 @njit(cache=True, error_model="numpy")
 def choose(
-    listed: Real, begin: Ints, steps: Real, floors: Real, split: Ints, speeds: Real, dims: Ints, rates: Real, forms: Ints,
-    speed: float, space: float, latency: int, prices: Real, tolerance: float, least: Real,
+    listed: Real, begin: Ints, steps: Real, floors: Real, ready: Ints, speeds: Real, speed: float, space: float, latency: int,
+    prices: Real, tolerance: float, least: Real,
 ) -> Any:  # fmt: skip
     """Of each product's shortlist the best tiling that fits, at a bandwidth between two of those it was searched at: the columns of
     CHOSEN, not proven where nothing on it is within the tolerance of the least cycles that any tiling can take.
 
-    `least` are such cycles that are known from elsewhere; where the list knows more, it writes it there.
+    `speeds` are the bandwidths that a product was searched at, falling. `least` are such cycles that are known from elsewhere;
+    where the list knows more, it writes it there.
     """
-    products, above = begin.shape[0] - 1, 0
+    products = begin.shape[0] - 1
     chosen, cycles = np.zeros((products, CHOSEN), np.int64), np.empty(listed.shape[0])
-    tile, kinds = np.empty((3, 3), np.int64), np.empty((2, 2, 2), np.int64)
-    while above < speeds.shape[0] - 2 and speeds[above + 1] > speed:
-        above += 1
-    below = min(above + 1, speeds.shape[0] - 1)
-    bits = 1 << above | 1 << below
     for product in range(products):
+        above = 0
+        while above < speeds.shape[1] - 2 and speeds[product, above + 1] > speed:
+            above += 1
+        below = min(above + 1, speeds.shape[1] - 1)
+        bits = 1 << above | 1 << below
         first, last = begin[product], begin[product + 1]
-        floor, best = max(floors[product, above], floors[product, below] * speeds[below] / speed, least[product]), np.inf
+        floor, best = max(floors[product, above], floors[product, below] * speeds[product, below] / speed, least[product]), np.inf
         least[product] = floor
         for entry in range(first, last):
             cycles[entry] = np.inf
@@ -185,14 +194,13 @@ def choose(
             own, choice = (np.inf, np.inf, np.inf), -1
             for entry in range(first, last):
                 if cycles[entry] <= limit and listed[entry, 1] <= traffic * (1.0 + tolerance):
-                    for axis in range(3):
-                        cut_sizes(tile, axis, dims[product, axis], int(listed[entry, 3 + axis]))
-                    compute = kinds_of(tile, forms, kinds) * dims[product, 3]
-                    energy = array_joules(tile, dims[product], rates[product], forms, prices, compute)
-                    this = energy + prices[MOVED] * listed[entry, 1], listed[entry, 1], cycles[entry]
+                    energy = 0.0
+                    for price in range(PRICES):
+                        energy += prices[price] * listed[entry, ENTRY + 4 + price]
+                    this = energy, listed[entry, 1], cycles[entry]
                     if choice < 0 or this < own:
                         own, choice = this, entry
         if choice >= 0:
-            write_choice(listed[choice], dims[product], forms, chosen[product])
-            chosen[product, 4], chosen[product, 6], chosen[product, 11] = int(cycles[choice]), proven, split[product]
+            chosen[product] = ready[choice]
+            chosen[product, 4], chosen[product, 6] = int(cycles[choice]), proven
     return chosen

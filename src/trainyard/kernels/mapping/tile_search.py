@@ -19,7 +19,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, know
+from trainyard.kernels.mapping.cell_bounds import (
+    ARRAY,
+    BUSY,
+    COUNT,
+    EXTENT,
+    FILLED,
+    FOLDS,
+    HIGH,
+    KNOWN_ROWS,
+    LOW,
+    PRODUCT,
+    RATE,
+    describe,
+    know,
+)
+from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, PACE, begin, examine, latest
 from trainyard.kernels.mapping.tile_bounds import (
     BELOW,
     EVERYTHING,
@@ -46,10 +61,9 @@ ABOVE = 1.0 + 1e-9
 """Factor that keeps an estimate from refusing in spite of rounding."""
 SLACK = 1.005
 """A cell that cannot beat the best by this factor is not split further: half of the default tolerance (`slack_of`)."""
-CELLS = 2048
-"""Cells that wait at most: a split adds one, and ranges are halved."""
-NEARLY, SAVING = 1.01, 1.05
-"""Bytes, and joules, within these factors are not worth a search."""
+CELLS, CELL = 2048, 9
+"""Cells that wait at most: a split adds one, and ranges are halved. Columns of one: the first and the last size along each axis,
+the ways that are left, the most promising one, and how often the best had improved when the cell was looked at."""
 MOST_CELLS = 4000
 """Cells that are split at most unless `effort` says otherwise; few products need a tenth of them."""
 RETURN = 16
@@ -103,7 +117,7 @@ def _roots(lengths: Ints, whole: Ints, allowed: int, cells: Ints) -> int:
             last = lengths[axis] - 1
             cells[count, 2 * axis], cells[count, 2 * axis + 1] = (last, last) if one else (0, last - whole[axis])
             exists = exists and (bool(whole[axis]) if one else last - whole[axis] >= 0)
-        cells[count, 6] = _ways(allowed, which)
+        cells[count, 6], cells[count, 7] = _ways(allowed, which), 0
         count += int(exists)
     return count
 
@@ -157,15 +171,15 @@ def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
     latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, ways: int, fronts: Real,
     entries: Ints, stand: Real, floors: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
-) -> None:  # fmt: skip
-    """Evaluates one tile in all orders, with all choices of what is kept."""
-    tile, passes, held, spent = room[0:3], room[3], np.empty(3), 0.0
+) -> bool:  # fmt: skip
+    """Evaluates one tile in all orders, with all choices of what is kept; returns whether any is as good as the best so far."""
+    tile, passes, held, spent, better = room[0:3], room[3], np.empty(3), 0.0, False
     cut_sizes(tile, 0, dims[0], m)
     cut_sizes(tile, 1, dims[1], n)
     cut_sizes(tile, 2, dims[2], k)
     compute = kinds_of(tile, forms, kinds) * dims[3]
     if compute >= MOST_CYCLES:
-        return
+        return False
     spans_of(tile, halo, spans)
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     _write_ends(tile, spans, rates, speeds, latency, kinds, ends)
@@ -221,6 +235,8 @@ def _leaf(
                         fronts[at], entries[at], value, moved, spent, cycles, tile, order, keep, band, tolerance
                     )  # fmt: skip
                     stand[at, 0], stand[at, 1], stand[at, 2] = standing(fronts[at], entries[at], band, tolerance)
+                    better = True
+    return better
 
 
 @njit(cache=True, error_model="numpy")
@@ -242,10 +258,9 @@ def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, laten
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _swap(cells: Ints, bounds: Real, one: int, other: int) -> None:
-    for column in range(7):
+    for column in range(CELL):
         cells[one, column], cells[other, column] = cells[other, column], cells[one, column]
-    for column in range(2):
-        bounds[one, column], bounds[other, column] = bounds[other, column], bounds[one, column]
+    bounds[one], bounds[other] = bounds[other], bounds[one]
 
 
 @njit(cache=True, error_model="numpy")
@@ -266,112 +281,10 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
             middle = place
         else:
             after = place
-    for column in range(7):
+    for column in range(CELL):
         cells[into, column] = cells[last, column]
     cells[last, 2 * widest + 1], cells[into, 2 * widest] = middle, middle + 1
     return True
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _known(
-    cell: Ints, sizes: Ints, dims: Ints, rates: Real, forms: Ints, space: float, limit: float, known: Real
-) -> bool:  # fmt: skip
-    return know(
-        float(sizes[0, cell[0]]), float(sizes[1, cell[2]]), float(sizes[2, cell[4]]), float(sizes[0, cell[1]]),
-        float(sizes[1, cell[3]]), float(sizes[2, cell[5]]), dims, rates, forms, space, limit,
-        known,
-    )  # fmt: skip
-
-
-@njit(cache=True, error_model="numpy")
-def _spares(
-    sizes: Ints, cell: Ints, moved: float, dims: Ints, rates: Real, forms: Ints, prices: Real, busy: float, energy: float
-) -> bool:  # fmt: skip
-    """Whether a cell may hold a tiling with notably less energy."""
-    counts = np.empty(3)
-    for axis in range(3):
-        counts[axis] = np.ceil(dims[axis] / sizes[axis, cell[2 * axis + 1]])
-    least = least_joules(
-        float(sizes[0, cell[0]]), float(sizes[1, cell[2]]), float(sizes[2, cell[4]]), counts[0], counts[1], counts[2], dims, rates,
-        forms, prices, busy,
-    )  # fmt: skip
-    return bool((least + prices[MOVED] * moved) * SAVING < energy)
-
-
-@njit(cache=True, error_model="numpy")
-def _may_improve(
-    cell: Ints, least: float, moved: float, sizes: Ints, dims: Ints, rates: Real, totals: Real, forms: Ints,
-    prices: Real, speeds: Real, space: float, burst: float, objective: int, joules: Real, band: float, tolerance: float,
-    busy: float, floor: float, stand: Real, known: Real, turns: Ints, near: Real, held: Real, floors: Real,
-) -> bool:  # fmt: skip
-    """Whether a cell may hold something better at any of the bandwidths; `least` is its bound at the middle one.
-
-    Bytes per cycle fall from sample to sample: a bound holds for the ones after it, and for the ones before it if it is reduced by
-    the ratio of the bandwidths. So the middle, the ends and the halves in between are looked at in turn (`at`), and most of them
-    need no bound of their own. The bounds of a cell that is dropped are among the `floors`: no tiling takes less.
-    """
-    if least == np.inf:
-        return False
-    many, ready, slack = speeds.shape[0], False, slack_of(tolerance)
-    near[:] = 0.0
-    for step in range(many):
-        at = turns[step]
-        best, traffic, energy = stand[at, 0], stand[at, 1], stand[at, 2]
-        bound = least if step == 0 else 0.0
-        if step:
-            for other in range(many):
-                if near[other] > bound:
-                    reduced = near[other] if other < at else near[other] * speeds[other] / speeds[at]
-                    bound = max(bound, reduced)
-            held[at] = bound
-            if _holds_nothing(bound, moved, best, traffic, energy, band, floor, slack):
-                continue
-            if not ready:
-                ready = _known(cell, sizes, dims, rates, forms, space, np.inf, known)
-            bound, _, _ = bound_at(
-                BELOW / speeds[at], dims, rates, totals, cell[6], space, burst, objective, joules, np.inf, known
-            )  # fmt: skip
-        near[at], held[at] = bound if objective == 0 else 0.0, bound
-        if bound >= best * band:
-            continue
-        if bound * slack < best or moved * NEARLY < traffic:
-            return True
-        looks = floor * SAVING < energy and moved <= traffic * (1.0 + tolerance)
-        if looks and _spares(sizes, cell, moved, dims, rates, forms, prices, busy, energy):
-            return True
-    for at in range(many):
-        floors[at] = min(floors[at], held[at])
-    return False
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _holds_nothing(
-    bound: float, moved: float, best: float, traffic: float, energy: float, band: float, floor: float, slack: float
-) -> bool:  # fmt: skip
-    return bound >= best * band or (bound * slack >= best and moved * NEARLY >= traffic and floor * SAVING >= energy)
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _limit(speeds: Real, stand: Real, band: float) -> float:
-    """Cycles at the middle one of `speeds` from which on a tiling is out of the tolerance at all of them."""
-    middle, limit = speeds[speeds.shape[0] // 2], 0.0
-    for at in range(speeds.shape[0]):
-        limit = max(limit, stand[at, 0] * band * max(1.0, speeds[at] / middle))
-    return limit
-
-
-@njit(cache=True, error_model="numpy")
-def _turns(many: int, turns: Ints) -> None:
-    """The middle, the ends, then the halves between what was named before."""
-    named, stride = np.zeros(many, np.bool_), max(1, many - 1)
-    turns[0], named[many // 2] = many // 2, True
-    place = 1
-    while place < many:
-        for at in range(0, many, stride):
-            if not named[at]:
-                turns[place], named[at] = at, True
-                place += 1
-        stride = max(1, stride // 2)
 
 
 @njit(cache=True, error_model="numpy")
@@ -380,9 +293,12 @@ def _finish(
     objective: int, joules: Real, prices: Real, band: float, tolerance: float, fronts: Real, entries: Ints, room: Ints,
     spans: Real, kinds: Ints, rows: Real,
 ) -> None:  # fmt: skip
-    """Makes the best tilings better, and tries those of the neighbouring bandwidths."""
-    for at in range(speeds.shape[0]):
-        if entries[at] > 0:
+    """Makes the best tilings at the middle bandwidth better (on a fabric without folds, at each), and tries those of the
+    neighbouring bandwidths."""
+    many = speeds.shape[0]
+    middle = many // 2
+    for at in range(many):
+        if entries[at] > 0 and (at == middle or forms[0, 7] > 0):
             entries[at] = fill_folds(
                 dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
                 fronts[at], entries[at], room, spans, kinds, rows,
@@ -391,13 +307,55 @@ def _finish(
                 dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
                 fronts[at], entries[at], room, spans, kinds, rows,
             )  # fmt: skip
-    for at in range(speeds.shape[0]):
+    for step in range(many):
+        at = middle - 1 - step if step < middle else step  # outwards, first to more bandwidth, then to less
         for other in (at - 1, at + 1):
-            if 0 <= other < speeds.shape[0] and entries[other] > 0:
+            if 0 <= other < many and entries[other] > 0:
                 entries[at] = take_over(
                     fronts[other, pick(fronts[other], entries[other], 1.0, 0.0)], dims, rates, halo, forms, speeds[at], latency,
                     objective, joules, band, tolerance, fronts[at], entries[at], room[0:3], spans, kinds, rows,
                 )  # fmt: skip
+
+
+@njit(cache=True, error_model="numpy")
+def _narrow(cell: Ints, sizes: Ints, known: Real, cycle: float, limit: float) -> bool:
+    """Takes sizes from a cell that cannot be within `limit`: small ones, which make too many tiles, and large ones, which do not
+    fit or take too long to load first. False where none is left."""
+    ends = (known[FILLED, 0] + known[FILLED, 1] + known[FILLED, 2]) * cycle
+    most = (limit - ends) / (known[PRODUCT, 0] * BELOW)
+    streams, fixed, busy = int(known[ARRAY, 2]), known[ARRAY, 1], known[BUSY, 0]
+    left = (limit - busy - ends) / cycle
+    for axis in range(3):
+        low, high = cell[2 * axis], cell[2 * axis + 1]
+        if low == high:
+            continue
+        least, largest = 0.0, known[HIGH, axis]
+        if known[ARRAY, 0] > 0.0 and limit < np.inf:
+            one, two = (1, 2) if axis == 0 else ((0, 2) if axis == 1 else (0, 1))
+            if axis == streams:
+                tiles = (most / (known[FOLDS, one] * known[FOLDS, two]) - known[FOLDS, axis]) / fixed if fixed > 0.0 else np.inf
+            else:
+                steps = known[COUNT, streams] * fixed + known[FOLDS, streams]
+                tiles = most / (known[FOLDS, one + two - streams] * steps)
+            least = known[EXTENT, axis] / tiles * BELOW if tiles < np.inf else 0.0
+            load = known[LOW, 0] * known[RATE, 0] + known[LOW, 1] * known[RATE, 1]  # bytes of a first tile longer by one
+            if axis < 2:
+                load = known[LOW, 2] * known[RATE, axis]
+            if load > 0.0:
+                largest = min(largest, known[LOW, axis] + left / load / BELOW)
+        while low <= high and sizes[axis, low] < least:
+            low += 1
+        while high >= low and sizes[axis, high] > largest:
+            high -= 1
+        if low > high:
+            return False
+        cell[2 * axis], cell[2 * axis + 1] = low, high
+    return True
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _is_single(cell: Ints) -> bool:
+    return bool(cell[0] == cell[1] and cell[2] == cell[3] and cell[4] == cell[5])
 
 
 @njit(cache=True, error_model="numpy")
@@ -421,56 +379,72 @@ def search_tile(
     for axis in range(3):
         whole[axis] = int(sizes[axis, lengths[axis] - 1] == dims[axis])
     totals_of(dims, rates, totals)
-    band, middle = (1.0 + tolerance) / slack_of(tolerance), BELOW / speeds[speeds.shape[0] // 2]
+    slack = slack_of(tolerance)
+    band = (1.0 + tolerance) / slack
     busy = least_busy(dims, 1.0, 1.0, 1.0, float(dims[0]), float(dims[1]), float(dims[2]), 1.0, forms) * dims[3]
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 3))
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    turns, near, held = np.empty(speeds.shape[0], np.int64), np.empty(speeds.shape[0]), np.empty(speeds.shape[0])
-    _turns(speeds.shape[0], turns)
+    pace, turns = np.empty((speeds.shape[0], PACE)), np.empty(speeds.shape[0], np.int64)
+    begin(speeds, pace, turns)
+    describe(dims, rates, totals, halo[HALO] > 0.0, forms, space, known)
     waiting, split, proven, fits = _roots(lengths, whole, allowed, cells), 0, True, False
     entries[:], stand[:], floors[:] = 0, np.inf, np.inf
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
-    fresh, limit = 0, np.inf  # cells from here on have no bound yet
+    fresh, improved, limit = 0, 0, np.inf  # cells from here on have no bound yet; how often the best has improved
     while True:
-        for cell in range(fresh, waiting):
-            bounds[cell, 0], bounds[cell, 1] = np.inf, np.inf
-            if _known(cells[cell], sizes, dims, rates, forms, space, limit, known):
-                bounds[cell, 0], bounds[cell, 1], cells[cell, 6] = bound_at(
-                    middle, dims, rates, totals, cells[cell, 6], space, burst, objective, joules, limit, known
-                )  # fmt: skip
-            for place in range(cell, fresh, -1):  # the best is taken first
-                if bounds[place - 1, 0] * SLACK >= bounds[place, 0]:
+        first = fresh
+        for cell in range(fresh, waiting):  # those that hold nothing better are dropped
+            one, single = cells[cell], _is_single(cells[cell])
+            if not know(
+                float(sizes[0, one[0]]), float(sizes[1, one[2]]), float(sizes[2, one[4]]), float(sizes[0, one[1]]),
+                float(sizes[1, one[3]]), float(sizes[2, one[5]]), dims, forms, pace[0, CYCLE], limit, known,
+            ):  # fmt: skip
+                continue
+            ways, likely, bound = examine(
+                one[6], one[7], single or split == 0, known, burst, objective, joules, band, slack, tolerance, floor, dims,
+                rates, forms, prices, stand, turns, pace, floors,
+            )  # fmt: skip
+            if ways == 0:
+                continue
+            fits = True
+            for column in range(6):
+                cells[first, column] = one[column]
+            cells[first, 6], cells[first, 7], cells[first, 8], bounds[first] = ways, likely, improved, bound
+            if not single and not _narrow(cells[first], sizes, known, pace[0, CYCLE], limit):
+                continue
+            for place in range(first, fresh, -1):  # the best is taken first
+                if bounds[place - 1] * SLACK >= bounds[place]:
                     break
                 _swap(cells, bounds, place - 1, place)
-        while waiting > 0:  # cells that hold nothing better are dropped
-            fits = fits or bounds[waiting - 1, 0] < np.inf
-            if _may_improve(
-                cells[waiting - 1], bounds[waiting - 1, 0], bounds[waiting - 1, 1], sizes, dims, rates, totals, forms,
-                prices, speeds, space, burst, objective, joules, band, tolerance, busy, floor, stand, known,
-                turns, near, held, floors,
-            ):  # fmt: skip
-                break
-            waiting -= 1
+            first += 1
+        waiting = first
         if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries[0] > 0):
             proven = waiting == 0
             break
-        split, last = split + 1, waiting - 1
-        if split % RETURN == 0:  # go on with the most promising of all
+        last = waiting - 1
+        if split % RETURN == RETURN - 1:  # go on with the most promising of all
             likely = last
             for cell in range(last):
-                likely = cell if bounds[cell, 0] < bounds[likely, 0] else likely
+                likely = cell if bounds[cell] < bounds[likely] else likely
             _swap(cells, bounds, likely, last)
+        if cells[last, 8] != improved:  # something better has been found since this cell was looked at
+            fresh = last
+            continue
+        split += 1
         if _halve(cells, sizes, last, waiting):
             fresh, waiting = last, waiting + 1
             continue
         waiting, fresh = last, last
-        _leaf(
+        if _leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, speeds,
             space, latency, objective, joules, prices, band, tolerance, cells[last, 6], fronts, entries, stand, floors,
             room, spans, kinds, rows, ends,
-        )  # fmt: skip
-        limit = _limit(speeds, stand, band) if objective == 0 else np.inf
+        ):  # fmt: skip
+            improved += 1
+            for at in range(speeds.shape[0] if objective == 0 else 0):
+                pace[at, LIMIT] = stand[at, 0] * band
+            limit = latest(pace)
     if tolerance > 0.0 or objective != 0 or forms[0, 7] > 0:
         _finish(
             dims, rates, totals, halo, forms, fixed, speeds, space, latency, objective, joules, prices, band, tolerance, fronts,
