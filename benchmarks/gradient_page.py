@@ -195,20 +195,25 @@ def _whole_steps() -> list[str]:
         "delivers dY.",
         "Simulated on `h200`, bf16, batches of 128 (Llama: 8 x 2048 tokens):",
         "",
-        "| network | layers that could read dY once | step ms | at most times as fast by reading dY once |",
-        "|---|---:|---:|---:|",
+        "| network | layers | step ms | at most times as fast by reading dY once | and with its neighbours fused |",
+        "|---|---:|---:|---:|---:|",
     ]
     names = ("mobilenet_v2", "efficientnet_b0", "resnet50", "convnext_tiny", "swin_t")
     networks = [overlay_models.vision(name, "", 128, "meta") for name in names]
     for network in (*networks, overlay_models.lora_llama("meta")):
         step = ty.capture(network.model, network.inputs, network.target, loss=network.criterion)
         gain = ty.live.gradient.expected(step, ty.machine("h200"))
-        lines.append(f"| {network.name} | {len(gain.layers)} | {1e3 * gain.time_s:.1f} | {gain.speedup:.3f} |")
+        bounds = f"{gain.speedup:.3f} | {gain.fused_speedup:.3f}"
+        lines.append(f"| {network.name} | {len(gain.layers)} | {1e3 * gain.time_s:.1f} | {bounds} |")
     return [
         *lines,
         "",
-        "So reading dY once does not make a whole step of these 1.08 times as fast: most of its time is in products that are bound",
-        "by arithmetic, in element-wise ops and in normalisation.",
+        "The last column is for a pass that also makes dY (the backward of an activation, a residual sum or a normalisation) and",
+        "sums it (the bias gradient): it saves the transfers of dY that these take. Neither makes a whole step 1.08 times as fast:",
+        "most of its time is in products that are bound by arithmetic, in other element-wise ops and in the reductions of",
+        "normalisation. So no such kernels were written. Given a batch and a device, `interleave` leaves a model as it is where",
+        "reading dY once gives less than 2 %; `force=True` changes it all the same. Whole steps measured on an H200 against eager",
+        "training: LoRA-Llama 1.003, ConvNeXt-T 1.009, MobileNet-v2 1.012, EfficientNet-B0 0.993, ResNet-50 1.009, Swin-T 1.014.",
     ]
 
 

@@ -457,13 +457,29 @@ def test_what_a_step_gains_at_most_is_said_before_anything_is_changed(
         return works(self, step)
 
     monkeypatch.setattr(type(h200), "works", watched)
-    assert interleave(model, inputs=torch.randn(2, 3, 8, 8), on=h200) is model
+    assert interleave(model, inputs=torch.randn(2, 3, 8, 8), on=h200, force=True) is model
     said = capsys.readouterr().out
     assert "could read dY once" in said
     assert "times as fast" in said
     assert seen
     assert not any(seen)
     assert report(model).interleaved
+
+
+def test_a_model_that_can_gain_less_than_two_per_cent_is_left_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch, h200 = build("cnn"), torch.randn(2, 3, 8, 8), ty.machine("h200")
+    assert interleave(model, inputs=batch, on=h200) is model
+    assert not report(model).interleaved
+    assert "too little" in capsys.readouterr().out
+    copied = interleave(model, inputs=batch, on=h200, inplace=False)
+    assert copied is not model
+    assert not report(copied).interleaved
+    capsys.readouterr()
+    monkeypatch.setitem(interleave.__globals__, "WORTH_CHANGING", 1.0)
+    assert report(interleave(model, inputs=batch, on=h200)).interleaved
+    assert "too little" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("given", [{"inputs": torch.ones(1)}, {"on": object()}])

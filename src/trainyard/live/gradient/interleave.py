@@ -38,6 +38,8 @@ from trainyard.workloads.capture import capture
 
 Model = TypeVar("Model", bound=nn.Module)
 _CHANGED = (nn.Linear, nn.Conv2d)
+WORTH_CHANGING = 1.02
+"""The bound of a whole step's speedup below which a model is left as it is: measured steps vary by a per cent."""
 _LOOKED_FOR = "nn.Linear, and nn.Conv2d with a 1x1 kernel, groups=1 and no padding"
 
 
@@ -128,6 +130,7 @@ def interleave(
     inplace: bool = True,
     inputs: Any = None,
     on: Device | None = None,
+    force: bool = False,
 ) -> Model:
     """The model, with every nn.Linear and 1x1 nn.Conv2d computing its gradients in one pass over dY wherever that is faster.
 
@@ -139,7 +142,8 @@ def interleave(
     CPU a reference pass in plain PyTorch, for checking. `fused`, `reference` or `pair` insist on one.
     deterministic: equal bits in every run; None follows torch.use_deterministic_algorithms.
     inplace: False changes a deep copy. `report(model)` tells what was changed, `restore(model)` undoes it.
-    inputs, on: an example batch and a device (`ty.machine("h200")`); what a whole step gains on it at most is printed first.
+    inputs, on: an example batch and a device (`ty.machine("h200")`); what a whole step gains on it at most is printed first, and if
+    that is less than 2 %, the model is left as it is, unless `force`.
 
     >>> model = interleave(nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3)))
     >>> print(report(model))
@@ -152,9 +156,13 @@ def interleave(
     setting = Setting(kernel=checked_kernel(kernel), deterministic=deterministic)
     if (inputs is None) != (on is None):
         raise BadInput("interleave says what to expect of an example batch on a device: give both inputs= and on=, or neither")
-    if on is not None:
-        print(expected(capture(model, inputs, loss=_any_loss, name=type(model).__name__), on))
     model = model if inplace else copy.deepcopy(model)
+    if on is not None:
+        gain = expected(capture(model, inputs, loss=_any_loss, name=type(model).__name__), on)
+        print(gain)
+        if gain.speedup < WORTH_CHANGING and not force:
+            print("that is too little: the model is left as it is (force=True changes it)")
+            return model
     changed = 0
     for _, module, reason in _candidates(model):
         if reason is None:
