@@ -80,6 +80,8 @@ def of_transformers(kind: str, options: dict[str, Any], device: str) -> Network:
     config = transformers.AutoConfig.for_model(kind, **options)
     images = type(config) in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
     causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
     maker = "ImageClassification" if images else "CausalLM" if causal else "Seq2SeqLM"
     with torch.device(device):
         model = getattr(transformers, f"AutoModelFor{maker}").from_config(config, dtype=torch.bfloat16).train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from overlay_cases import page as overlay_fronts_page
@@ -30,3 +31,82 @@ def test_small_networks_train_and_have_their_blocks_as_regions(name: str) -> Non
     assert all(
         parameter.grad is not None for block in network.blocks for parameter in block.parameters() if parameter.requires_grad
     )
+
+
+OTHERS = {
+    "transformers:gpt2?n_layer=2&n_embd=32&n_head=2&vocab_size=64&batch=2&length=8": 2,
+    "transformers:mistral?hidden_size=32&intermediate_size=64&num_hidden_layers=2&num_attention_heads=2&num_key_value_heads=1"
+    "&vocab_size=64&sliding_window=4&batch=2&length=8": 2,
+    "transformers:t5?d_model=16&d_ff=32&num_layers=2&num_heads=2&d_kv=8&vocab_size=64&batch=2&length=8": 10,
+    "transformers:beit?hidden_size=16&num_hidden_layers=2&num_attention_heads=2&intermediate_size=32&image_size=32&batch=2": 2,
+    "torchvision:efficientnet_b0?batch=2&side=32": 16,
+    "timm:deit_tiny_patch16_224?batch=2": 12,
+}
+
+
+@pytest.mark.parametrize("spec", OTHERS, ids=lambda spec: spec.partition("?")[0])
+def test_any_network_is_built_by_its_specification_and_trains(spec: str) -> None:
+    pytest.importorskip(spec.partition(":")[0])
+    from overlay_cases.others import network_of
+
+    network = network_of(spec, "cpu").with_optimizer()
+    network.step()
+    assert len(network.blocks) == OTHERS[spec]
+    assert any(parameter.grad is not None for parameter in network.model.parameters())
+
+
+def test_a_function_in_a_file_is_a_network_too_and_anything_else_is_refused(tmp_path: Path) -> None:
+    from overlay_cases.others import network_of
+
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\n"
+        "def build(device):\n"
+        "    block = lambda: torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)\n"
+        "    model = torch.nn.Sequential(block(), block()).to(device)\n"
+        "    return model, torch.ones(2, 3, 8, device=device), lambda result: result.square().mean()\n"
+    )
+    network = network_of(f"{file}:build", "cpu")
+    network.step()
+    assert len(network.blocks) == 2
+    with pytest.raises(SystemExit, match="is none of vit-l"):
+        network_of("resnet", "cpu")
+    with pytest.raises(SystemExit, match="cannot be read"):
+        network_of(f"{tmp_path}/none.py:build", "cpu")
+
+
+def test_a_front_has_every_alternative_and_the_overlay_at_its_peak(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from overlay_cases.fronts import Front, Repeats
+
+    front = Front(next(iter(OTHERS)), (), with_cpu=True, device="cpu")
+    front.repeats = Repeats(rounds=1, steps=1, warm=0)
+    front.prepare()
+    *_, document = front.rows()
+    assert [row["name"] for row in document["alternatives"]] == [
+        "plain",
+        "gradient checkpointing",
+        "selective checkpointing",
+        "save_on_cpu",
+    ]
+    assert all(row["ms"] > 0 for row in document["alternatives"])
+    beside = [(row["beside"], row.get("unit", "blocks")) for row in document["overlay"]]
+    assert beside == [
+        ("plain", "blocks"),
+        ("plain", "blocks"),
+        ("gradient checkpointing", "blocks"),
+        ("selective checkpointing", "blocks"),
+        ("save_on_cpu", "tensors"),
+    ]
+    assert all(row["equal_bits"] for row in document["overlay"][:4]) or not document["plain_repeats_its_bits"]
+    assert document["complete"]
+    assert not front.network.model._forward_pre_hooks
+
+
+def test_networks_that_a_file_has_completely_are_not_measured_again(tmp_path: Path) -> None:
+    from overlay_cases.workers import finished
+
+    out = tmp_path / "out.json"
+    assert finished(out) == []
+    out.write_text(json.dumps({"networks": [{"name": "a", "complete": True}, {"name": "b"}]}))
+    assert [network["name"] for network in finished(out)] == ["a"]

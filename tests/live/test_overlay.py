@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import threading
@@ -239,9 +240,35 @@ def test_the_peak_stays_within_the_budget(name: str, share: float) -> None:
     assert pages.plan.choice.peak_bytes <= budget
 
 
-def test_a_budget_that_nothing_fits_is_refused() -> None:
+def test_a_budget_that_nothing_fits_is_refused_before_the_optimizers_first_step() -> None:
     with pytest.raises(BadInput, match=r"nothing fits 100 B: .* alone needs"):
         train("perceptron", overlay={"budget": 100})
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
+    before = copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step() -> None:
+        model(torch.ones(256, 64)).sum().backward()
+        optimizer.step()
+
+    with pytest.raises(BadInput, match="give a larger budget or a smaller batch"), ty.live.overlay(model, 100):
+        step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not model._forward_pre_hooks
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    step()  # plainly
+
+
+def test_a_later_pass_that_needs_more_than_the_budget_goes_on_with_a_warning() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
+    with ty.live.overlay(model, "100 kB", smallest=0) as pages:
+        for _ in range(3):
+            model(torch.ones(64, 64)).sum().backward()
+        model(torch.ones(1024, 64)).sum().backward()
+        with pytest.warns(UserWarning, match=r"the budget of 100 kB is not kept"):
+            model(torch.ones(1024, 64)).sum().backward()
+        model(torch.ones(1024, 64)).sum().backward()
+    assert pages.passes["followed"] >= 1
 
 
 @pytest.mark.parametrize(

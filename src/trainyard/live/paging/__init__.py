@@ -71,8 +71,9 @@ def overlay(
     bit for bit.
 
     Tensors: the first passes are slow, since they are recorded; one that takes more than the budget after all makes its plan
-    tighter. A budget that no plan fits is refused after two of them. `store` is "pinned" (page-locked host memory), "host"
-    (ordinary) or "disk" (a nameless file in `directory`). Storages under `smallest` stay (1 MiB on a GPU, 4 KiB on a CPU).
+    tighter. A budget below the least possible is refused at the end of the first backward. `store` is "pinned" (page-locked host
+    memory), "host" (ordinary) or "disk" (a nameless file in `directory`). Storages under `smallest` stay (1 MiB on a GPU, 4 KiB on
+    a CPU).
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))

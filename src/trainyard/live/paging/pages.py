@@ -31,6 +31,7 @@ from trainyard.live.paging.operators import is_movable
 from trainyard.live.paging.planning import Plan, Policy, problem_of
 from trainyard.live.paging.signature import Signature, signature_of
 from trainyard.live.paging.stores import Store
+from trainyard.mapping.overlay.search import ladder
 from trainyard.units import show
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ METERED, TIMED = 1, (2, 3, 4)
 """Numbers of the passes, among those that follow a plan, in which memory is measured and in which ops are timed."""
 TIGHTENED = 4
 """How often a plan is chosen again for a smaller budget because its pass took more memory than predicted."""
+SOME_LINK = Link(out_bytes_per_s=1e9, in_bytes_per_s=1e9, latency_s=0.0)
+"""The least memory does not depend on the link, which is measured after the second pass."""
 KINDS = 64
 """Plans in the cache; the least recently used is dropped first."""
 
@@ -179,12 +182,29 @@ class Pages:
         if self._mode is None or self.forward:
             return
         self._mode.backward_done()
+        if isinstance(self._mode, Watching) and not self.passes["watched"]:
+            self._refuse_if_too_small(self._mode)
         if isinstance(self._mode, Following):
             self._spans.append((self._start, self._clock.moment()))
             plan = self._mode.plan
             is_known = plan.followed > max(TIMED) and self._mode.saves == len(plan.trace.saves) and not plan.agenda
             if is_known and self._signature is not None and not plan.steps:
                 self._plain.add(self._signature)
+
+    def _refuse_if_too_small(self, mode: Watching) -> None:
+        """At the end of the first backward, before the optimizer's first step, a budget below the least possible is refused.
+
+        Not where cuDNN tries its algorithms: their memory is measured in the first pass alone.
+        """
+        trace = mode.recorder.trace
+        if trace.saves and not torch.backends.cudnn.benchmark:
+            durations = mode.laps.durations(trace.positions)
+            problem, _, _ = problem_of(trace, durations, mode.meter.peaks, SOME_LINK, self.smallest)
+            if ladder(problem).least > self.budget:
+                try:
+                    ladder(problem).climb(self.budget)
+                except BadInput as error:
+                    raise BadInput(f"{error}: give a larger budget or a smaller batch") from None
 
     def _conclude(self) -> None:
         """Uses the measurements of the pass that ended."""
@@ -217,7 +237,14 @@ class Pages:
         durations = mode.laps.durations(trace.positions)
         problem, managed, closures = problem_of(trace, durations, mode.meter.peaks, self.link, self.smallest)
         plan = Plan(trace, problem, managed, closures, self.link, strict=self.device.type == "cpu")
-        plan.choose(self.policy, self.budget)
+        try:
+            plan.choose(self.policy, self.budget)
+        except BadInput as error:  # the first pass fitted: training has begun and goes on
+            least = ladder(problem).least
+            if least <= self.budget:
+                raise
+            warnings.warn(f"the budget of {show(self.budget, 'B')} is not kept: {error}; the least memory is used", stacklevel=2)
+            plan.choose(self.policy, least)
         self.plan = plan
         self._plans.pop(kind, None)
         if len(self._plans) == KINDS:
