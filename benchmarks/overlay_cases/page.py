@@ -349,8 +349,9 @@ def repeat() -> list[str]:
         "",
         "```",
         "python benchmarks/overlay_gpu.py --models --out FILE.json           # on the GPU, in turns; goes on where FILE.json ends",
-        "python benchmarks/overlay_gpu.py --models --only SPEC... --out ...  # other networks, for instance:",
-        "    my.py:build  'transformers:mistral?hidden_size=2048&batch=4&length=4096'  'torchvision:efficientnet_v2_m?batch=128'",
+        "python benchmarks/overlay_gpu.py --models --only my.py:build --out FILE.json    # any other: a function in a file,",
+        "python benchmarks/overlay_gpu.py --models --only 'transformers:mistral?hidden_size=2048&batch=4' --out FILE.json",
+        "python benchmarks/overlay_gpu.py --models --only 'torchvision:efficientnet_v2_m?batch=128' --out FILE.json",
         "python benchmarks/overlay_gpu.py --page FILE.json                   # anywhere: this page and its figure",
         "```",
     ]

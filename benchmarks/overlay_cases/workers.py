@@ -1,7 +1,8 @@
 """A process for each network: all compile side by side, then one after the other is measured, alone on the machine.
 
-Compiling takes minutes and one core for each network; measuring takes the GPU. Further processes compile the shares of a network in
-parallel, for the compiler's caches on disk. Every row is written as it is measured, and networks that a file has already are left
+Compiling takes minutes and one core for each network (150 to 420 s with eight side by side on 16 cores); measuring takes the GPU, a
+minute or two for each. With `fill`, further processes compile the shares of a network in parallel, for the compiler's caches on
+disk: for few networks only, since each holds its weights on the GPU. Every row is written as it is measured, and networks that a file has already are left
 out: a run that was ended goes on where it was.
 """
 
@@ -28,7 +29,7 @@ from overlay_cases.fronts import Front, fill_caches
 LARGE = ("llama-7b",)
 """Networks of which there is memory for one process only while others compile."""
 COMPILER_THREADS = "3"
-PREPARED_S = 300.0
+PREPARED_S = 900.0
 """After so long, what is compiled is measured while others still compile, which their rows say."""
 
 
@@ -43,7 +44,7 @@ class Request:
     to_cpu: tuple[str, ...]
     device: str = "cuda"
     seconds: float = 600.0
-    fill: bool = True
+    fill: bool = False
     """Whether further processes fill the compiler's caches."""
 
     def shares_of(self, spec: str) -> list[float]:
