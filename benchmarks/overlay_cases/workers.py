@@ -2,8 +2,8 @@
 
 Compiling takes minutes and one core for each network (150 to 420 s with eight side by side on 16 cores); measuring takes the GPU, a
 minute or two for each. With `fill`, further processes compile the shares of a network in parallel, for the compiler's caches on
-disk: for few networks only, since each holds its weights on the GPU. Every row is written as it is measured, and networks that a file has already are left
-out: a run that was ended goes on where it was.
+disk: for few networks only, since each holds its weights on the GPU. Every row is written as it is measured, and networks that a
+file has already are left out: a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
