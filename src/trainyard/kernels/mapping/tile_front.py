@@ -101,7 +101,8 @@ def polish(
     objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
     kinds: Ints, rows: Real,
 ) -> int:  # fmt: skip
-    """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better.
+    """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better. Where a size finds no
+    room, the others are cut evenly: their last tiles get larger, all others smaller.
 
     First the one of least value; then the one with the least traffic within the tolerance, if it is another one; then the choice.
     """
@@ -126,7 +127,12 @@ def polish(
                         cut_sizes(tile, other, dims[other], size if other == axis else sizes[other])
                     spans_of(tile, halo, spans)
                     if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
-                        continue
+                        for other in range(3):
+                            if other != axis and fixed[other] == 0:
+                                cut_sizes(tile, other, dims[other], (dims[other] + tile[other, 1] - 1) // tile[other, 1])
+                        spans_of(tile, halo, spans)
+                        if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
+                            continue
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
                     if (goal == 1 and moved >= traffic) or (goal == 2 and moved > traffic):
@@ -146,7 +152,9 @@ def polish(
                     if better:
                         if goal < 2:
                             spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
-                        sizes[axis], value, traffic, energy = size, now, moved, spent
+                        value, traffic, energy = now, moved, spent
+                        for other in range(3):
+                            sizes[other] = tile[other, 0]
                         entries = offer(front, entries, now, moved, spent, cycles, tile, order, keep, band, tolerance)
                         break
                 if not better:

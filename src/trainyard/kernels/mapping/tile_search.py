@@ -170,7 +170,7 @@ def _demand(
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
     latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, ways: int, fronts: Real,
-    entries: Ints, stand: Real, floors: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
+    entries: Ints, stand: Real, floors: Real, smooth: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
 ) -> bool:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept; returns whether any is as good as the best so far."""
     tile, passes, held, spent, better = room[0:3], room[3], np.empty(3), 0.0, False
@@ -180,6 +180,7 @@ def _leaf(
     compute = kinds_of(tile, forms, kinds) * dims[3]
     if compute >= MOST_CYCLES:
         return False
+    steps = float(tile[0, 1]) * tile[1, 1] * tile[2, 1] * dims[3] + 2.0
     spans_of(tile, halo, spans)
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     _write_ends(tile, spans, rates, speeds, latency, kinds, ends)
@@ -230,6 +231,7 @@ def _leaf(
                     many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
                 cycles = cycles_of_steps(rows, many, speeds[at], latency)
                 if cycles < MOST_CYCLES:
+                    smooth[at] = min(smooth[at], cycles - steps)
                     value = value_of(objective, cycles, moved, joules)
                     entries[at] = offer(
                         fronts[at], entries[at], value, moved, spent, cycles, tile, order, keep, band, tolerance
@@ -362,11 +364,11 @@ def _is_single(cell: Ints) -> bool:
 def search_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, speeds: Real, space: float, latency: int,
     objective: int, joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints,
-    bounds: Real, fronts: Real, entries: Ints, stand: Real, floors: Real,
+    bounds: Real, fronts: Real, entries: Ints, stand: Real, floors: Real, smooth: Real,
 ) -> tuple[int, bool, bool]:  # fmt: skip
     """Fills `fronts` with the best tilings of one product at each of `speeds` (bytes per cycle, falling); `entries` says how many,
-    `stand` what the best of them has, `floors` what no tiling of useful sizes undercuts. Returns the cells split, whether all is
-    proven, and whether anything fits.
+    `stand` what the best of them has, `floors` what no tiling of useful sizes undercuts, and `smooth` the same if transfers did not
+    take whole cycles. Returns the cells split, whether all is proven, and whether anything fits.
 
     `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for each order and what is kept in it
     (KEPT_MIDDLE); `space` are resident bytes; `effort` the most cells that are split (0: MOST_CELLS). `sizes` are the `lengths`
@@ -389,7 +391,7 @@ def search_tile(
     begin(speeds, pace, turns)
     describe(dims, rates, totals, halo[HALO] > 0.0, forms, space, known)
     waiting, split, proven, fits = _roots(lengths, whole, allowed, cells), 0, True, False
-    entries[:], stand[:], floors[:] = 0, np.inf, np.inf
+    entries[:], stand[:], floors[:], smooth[:] = 0, np.inf, np.inf, np.inf
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
     fresh, improved, limit = 0, 0, np.inf  # cells from here on have no bound yet; how often the best has improved
     while True:
@@ -439,7 +441,7 @@ def search_tile(
         if _leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, speeds,
             space, latency, objective, joules, prices, band, tolerance, cells[last, 6], fronts, entries, stand, floors,
-            room, spans, kinds, rows, ends,
+            smooth, room, spans, kinds, rows, ends,
         ):  # fmt: skip
             improved += 1
             for at in range(speeds.shape[0] if objective == 0 else 0):
@@ -451,6 +453,7 @@ def search_tile(
             entries, room, spans, kinds, rows,
         )  # fmt: skip
     for at in range(speeds.shape[0]):
+        smooth[at] = min(floors[at], smooth[at]) if proven else 0.0
         floors[at] = min(floors[at], stand[at, 0]) if proven else 0.0
     return split, proven, fits
 
