@@ -361,6 +361,39 @@ def _is_single(cell: Ints) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
+def _look_at(
+    fresh: int, waiting: int, every: bool, improved: int, sizes: Ints, dims: Ints, rates: Real, forms: Ints, burst: float,
+    objective: int, joules: Real, prices: Real, band: float, slack: float, tolerance: float, floor: float, limit: float,
+    cells: Ints, bounds: Real, stand: Real, turns: Ints, pace: Real, floors: Real, known: Real,
+) -> int:  # fmt: skip
+    """Drops those of the cells from `fresh` on that hold nothing better, and leaves the others so that the best is the last one;
+    returns how many cells there are. `improved` says how often the best has improved so far."""
+    left = fresh
+    for cell in range(fresh, waiting):
+        one, single = cells[cell], _is_single(cells[cell])
+        if not know(
+            float(sizes[0, one[0]]), float(sizes[1, one[2]]), float(sizes[2, one[4]]), float(sizes[0, one[1]]),
+            float(sizes[1, one[3]]), float(sizes[2, one[5]]), dims, forms, pace[0, CYCLE], limit, known,
+        ):  # fmt: skip
+            continue
+        ways, likely, bound = examine(
+            one[6], one[7], single or every, known, burst, objective, joules, band, slack, tolerance, floor, dims, rates, forms,
+            prices, stand, turns, pace, floors,
+        )  # fmt: skip
+        if ways == 0 or not (single or _narrow(one, sizes, known, pace[0, CYCLE], limit)):
+            continue
+        for column in range(6):
+            cells[left, column] = one[column]
+        cells[left, 6], cells[left, 7], cells[left, 8], bounds[left] = ways, likely, improved, bound
+        for place in range(left, fresh, -1):
+            if bounds[place - 1] * SLACK >= bounds[place]:
+                break
+            _swap(cells, bounds, place - 1, place)
+        left += 1
+    return left
+
+
+@njit(cache=True, error_model="numpy")
 def search_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, speeds: Real, space: float, latency: int,
     objective: int, joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints,
@@ -395,32 +428,11 @@ def search_tile(
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
     fresh, improved, limit = 0, 0, np.inf  # cells from here on have no bound yet; how often the best has improved
     while True:
-        first = fresh
-        for cell in range(fresh, waiting):  # those that hold nothing better are dropped
-            one, single = cells[cell], _is_single(cells[cell])
-            if not know(
-                float(sizes[0, one[0]]), float(sizes[1, one[2]]), float(sizes[2, one[4]]), float(sizes[0, one[1]]),
-                float(sizes[1, one[3]]), float(sizes[2, one[5]]), dims, forms, pace[0, CYCLE], limit, known,
-            ):  # fmt: skip
-                continue
-            ways, likely, bound = examine(
-                one[6], one[7], single or split == 0, known, burst, objective, joules, band, slack, tolerance, floor, dims,
-                rates, forms, prices, stand, turns, pace, floors,
-            )  # fmt: skip
-            if ways == 0:
-                continue
-            fits = True
-            for column in range(6):
-                cells[first, column] = one[column]
-            cells[first, 6], cells[first, 7], cells[first, 8], bounds[first] = ways, likely, improved, bound
-            if not single and not _narrow(cells[first], sizes, known, pace[0, CYCLE], limit):
-                continue
-            for place in range(first, fresh, -1):  # the best is taken first
-                if bounds[place - 1] * SLACK >= bounds[place]:
-                    break
-                _swap(cells, bounds, place - 1, place)
-            first += 1
-        waiting = first
+        waiting = _look_at(
+            fresh, waiting, split == 0, improved, sizes, dims, rates, forms, burst, objective, joules, prices, band, slack,
+            tolerance, floor, limit, cells, bounds, stand, turns, pace, floors, known,
+        )  # fmt: skip
+        fits = fits or waiting > 0
         if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries[0] > 0):
             proven = waiting == 0
             break
