@@ -15,7 +15,7 @@ from oracles.halos import elements_of_tiles, mean_spread
 from trainyard.arrays import Systolic
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import Convolution
-from trainyard.kernels.mapping.halos import spread
+from trainyard.kernels.mapping.tile_bounds import spread
 from trainyard.mapping.halo import COLUMNS, halo_of
 from trainyard.mapping.lowering import lower
 from trainyard.mapping.tiling import ORDERS, Problem, Supply, Tiling, evaluate, needed_bytes, search

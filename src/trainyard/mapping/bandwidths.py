@@ -190,11 +190,12 @@ class Between:
         return between
 
     def choose(self, speed: float, latency: int, prices: Real, tolerance: float, space: float) -> Integers:
-        """The best tiling of each product from the list of the larger size, if it fits and is proven, else of the smaller one."""
+        """The best tiling of each product from the list of the larger size, if it fits, is proven and not much slower, else of the
+        smaller one."""
         least = np.zeros(len(self.steady))
         rows = self.above.choose(speed, latency, prices, tolerance, space, least)
         smaller = self.below.choose(speed, latency, prices, tolerance, space, least)
-        which = rows[:, 6] == 0
+        which = (rows[:, 6] == 0) | ((smaller[:, 6] == 1) & (smaller[:, 4] * (1.0 + tolerance / 2) < rows[:, 4]))
         rows[which] = smaller[which]
         return rows
 

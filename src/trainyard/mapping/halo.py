@@ -65,7 +65,7 @@ class Halo:
 
     @property
     def row(self) -> tuple[float, ...]:
-        """The argument of the compiled `kernels.mapping.halos.spread`."""
+        """The argument of the compiled `kernels.mapping.tile_bounds.spread`."""
         numbers = [len(self.axes), self.positions, self.unit, self.weight]
         for axis in self.axes:
             numbers += [axis.extent, axis.revisits, axis.gap, axis.distance]

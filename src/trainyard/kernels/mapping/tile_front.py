@@ -96,12 +96,44 @@ def standing(front: Real, entries: int, band: float, tolerance: float) -> tuple[
 
 
 @njit(cache=True, error_model="numpy")
+def _cut(
+    axis: int, size: int, more: int, sizes: Ints, dims: Ints, fixed: Ints, halo: Real, order: Ints, keep: int, rates: Real,
+    space: float, tile: Ints, spans: Real,
+) -> bool:  # fmt: skip
+    """Writes the tile with another size along an axis; false where it has no room. If need be, or if the axis `more` is to have one
+    tile more, free axes are cut evenly: their last tiles get larger, all others smaller."""
+    for other in range(3):
+        cut_sizes(tile, other, dims[other], size if other == axis else sizes[other])
+    spans_of(tile, halo, spans)
+    if more < 0 and needed_bytes(tile, spans, dims, order, keep, rates) <= space:
+        return True
+    for other in range(3):
+        if other != axis and fixed[other] == 0:
+            count = min(tile[other, 1] + int(other == more), dims[other])
+            cut_sizes(tile, other, dims[other], (dims[other] + count - 1) // count)
+    spans_of(tile, halo, spans)
+    return bool(needed_bytes(tile, spans, dims, order, keep, rates) <= space)
+
+
+@njit(cache=True, error_model="numpy")
+def _needed_keep(tile: Ints, order: Ints, keep: int, passes: Ints) -> int:
+    """`keep` without the tensors that are moved no more often if they are not kept: they only take room."""
+    for tensor in range(3):
+        if keep >> tensor & 1:
+            passes_of(tile[:, 1], order, keep & ~(1 << tensor), passes)
+            if passes[tensor] == 1:
+                keep &= ~(1 << tensor)
+    return keep
+
+
+@njit(cache=True, error_model="numpy")
 def polish(
     dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speed: float, space: float, latency: int,
     objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
     kinds: Ints, rows: Real,
 ) -> int:  # fmt: skip
-    """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better.
+    """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better. Where a larger one
+    finds no room, another axis is cut into one tile more.
 
     First the one of least value; then the one with the least traffic within the tolerance, if it is another one; then the choice.
     """
@@ -112,20 +144,21 @@ def polish(
         energy = front[start, 8]
         for axis in range(3):
             sizes[axis] = int(front[start, 3 + axis])
+            cut_sizes(tile, axis, dims[axis], sizes[axis])
+        keep = _needed_keep(tile, ORDERS[order], keep, passes)
         for axis in range(3):
             if fixed[axis] > 0 or dims[axis] <= ALL_BELOW:
                 continue
             stride = int(max(1, sizes[axis] * (CLOSEST - 1.0)))
             while stride >= max(1, sizes[axis] // FINEST):
-                better = False
-                for sign in (1, -1):
-                    size = sizes[axis] + sign * stride
-                    if size < 1 or size > dims[axis]:
+                better, crowded = False, False
+                for turn in range(4):  # larger, smaller, and larger with one of the two other axes cut into more tiles
+                    size = sizes[axis] - stride if turn == 1 else sizes[axis] + stride
+                    if size < 1 or size > dims[axis] or (turn > 1 and (goal > 0 or not crowded)):
                         continue
-                    for other in range(3):
-                        cut_sizes(tile, other, dims[other], size if other == axis else sizes[other])
-                    spans_of(tile, halo, spans)
-                    if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
+                    more = (axis + turn - 1) % 3 if turn > 1 else -1
+                    if not _cut(axis, size, more, sizes, dims, fixed, halo, ORDERS[order], keep, rates, space, tile, spans):
+                        crowded = crowded or turn == 0
                         continue
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
@@ -146,7 +179,9 @@ def polish(
                     if better:
                         if goal < 2:
                             spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
-                        sizes[axis], value, traffic, energy = size, now, moved, spent
+                        value, traffic, energy = now, moved, spent
+                        for other in range(3):
+                            sizes[other] = tile[other, 0]
                         entries = offer(front, entries, now, moved, spent, cycles, tile, order, keep, band, tolerance)
                         break
                 if not better:

@@ -3,7 +3,8 @@
 For a range, products are searched once, at a few bandwidths side by side (`tile_search`), and the best tilings of each stay on a
 shortlist, with their steps by kind. What is best at a bandwidth between two of these is then chosen among theirs, at the cost of
 adding up their steps: nothing is searched again. It is proven: with more bandwidth no tiling takes longer, and none is faster by
-more than the bandwidth grows, so both neighbours bound the least time from below. Where the shortlist has nothing within the
+more than the bandwidth grows, but for the parts of cycles that transfers wait for their last byte, so both neighbours bound the
+least time from below. Where the shortlist has nothing within the
 tolerance of that bound, the product says so and is searched by itself.
 """
 
@@ -43,10 +44,11 @@ def best_at(
     latency: int, objective: int, joules: Real, prices: Real, tolerance: float, effort: int,
 ) -> Any:  # fmt: skip
     """`search_tile` of many products, which share the useful sizes of equal dimensions: by product and bandwidth the best tilings,
-    how many there are, and the least that any takes; by product the cells split, whether all is proven, whether anything fits."""
+    how many there are, and the least that any takes, in whole cycles and as if transfers took parts of them; by product the cells
+    split, whether all is proven, whether anything fits."""
     products, many = dims.shape[0], speeds.shape[0]
     fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
-    stand, floors, found = np.empty((products, many, 3)), np.empty((products, many)), np.zeros((products, 3), np.int64)
+    stand, floors, found = np.empty((products, many, 3)), np.empty((products, 2 * many)), np.zeros((products, 3), np.int64)
     cells, bounds = np.empty((CELLS, CELL), np.int64), np.empty(CELLS)
     longest, fine = 0, objective == 0 and tolerance <= 0.0
     for product in range(products):
@@ -73,7 +75,7 @@ def best_at(
         found[product, 0], found[product, 1], found[product, 2] = search_tile(
             dims[product], rates[product], halos[product], fixed[product], allowed[product], forms, speeds, space, latency,
             objective, joules[product], prices, tolerance, effort, sizes, lengths, cells, bounds, fronts[product], entries[product],
-            stand[product], floors[product],
+            stand[product], floors[product, :many], floors[product, many:],
         )  # fmt: skip
     return fronts, entries, floors, found
 
@@ -118,7 +120,7 @@ def shortlist(
         begin[product] = total
         for at in range(many):
             if entries[product, at] == 0:
-                floors[product, at] = 0.0
+                floors[product, at], floors[product, many + at] = 0.0, 0.0
             for entry in range(entries[product, at]):
                 front = fronts[product, at, entry]
                 same = begin[product]
@@ -172,7 +174,8 @@ def choose(
         below = min(above + 1, speeds.shape[1] - 1)
         bits = 1 << above | 1 << below
         first, last = begin[product], begin[product + 1]
-        floor, best = max(floors[product, above], floors[product, below] * speeds[product, below] / speed, least[product]), np.inf
+        slower = floors[product, speeds.shape[1] + below] * speeds[product, below] / speed
+        floor, best = max(floors[product, above], slower, least[product]), np.inf
         least[product] = floor
         for entry in range(first, last):
             cycles[entry] = np.inf

@@ -170,7 +170,7 @@ def _demand(
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
     latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, ways: int, fronts: Real,
-    entries: Ints, stand: Real, floors: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
+    entries: Ints, stand: Real, floors: Real, smooth: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
 ) -> bool:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept; returns whether any is as good as the best so far."""
     tile, passes, held, spent, better = room[0:3], room[3], np.empty(3), 0.0, False
@@ -180,6 +180,7 @@ def _leaf(
     compute = kinds_of(tile, forms, kinds) * dims[3]
     if compute >= MOST_CYCLES:
         return False
+    steps = float(tile[0, 1]) * tile[1, 1] * tile[2, 1] * dims[3] + 2.0
     spans_of(tile, halo, spans)
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     _write_ends(tile, spans, rates, speeds, latency, kinds, ends)
@@ -230,6 +231,7 @@ def _leaf(
                     many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
                 cycles = cycles_of_steps(rows, many, speeds[at], latency)
                 if cycles < MOST_CYCLES:
+                    smooth[at] = min(smooth[at], cycles - steps)
                     value = value_of(objective, cycles, moved, joules)
                     entries[at] = offer(
                         fronts[at], entries[at], value, moved, spent, cycles, tile, order, keep, band, tolerance
@@ -293,12 +295,17 @@ def _finish(
     objective: int, joules: Real, prices: Real, band: float, tolerance: float, fronts: Real, entries: Ints, room: Ints,
     spans: Real, kinds: Ints, rows: Real,
 ) -> None:  # fmt: skip
-    """Makes the best tilings at the middle bandwidth better (on a fabric without folds, at each), and tries those of the
-    neighbouring bandwidths."""
-    many = speeds.shape[0]
+    """Makes the best tilings better at the bandwidths where they differ from the one before (on a fabric without folds, at each),
+    and tries those of the neighbouring bandwidths."""
+    many, before = speeds.shape[0], np.zeros(5)
     middle = many // 2
     for at in range(many):
-        if entries[at] > 0 and (at == middle or forms[0, 7] > 0):
+        if entries[at] == 0:
+            continue
+        best = fronts[at, pick(fronts[at], entries[at], 1.0, 0.0), 3:8]
+        differs = not np.array_equal(best, before)
+        before[:] = best
+        if differs or forms[0, 7] > 0:
             entries[at] = fill_folds(
                 dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
                 fronts[at], entries[at], room, spans, kinds, rows,
@@ -358,15 +365,48 @@ def _is_single(cell: Ints) -> bool:
     return bool(cell[0] == cell[1] and cell[2] == cell[3] and cell[4] == cell[5])
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def _look_at(
+    fresh: int, waiting: int, every: bool, improved: int, sizes: Ints, dims: Ints, rates: Real, forms: Ints, burst: float,
+    objective: int, joules: Real, prices: Real, band: float, slack: float, tolerance: float, floor: float, limit: float,
+    cells: Ints, bounds: Real, stand: Real, turns: Ints, pace: Real, floors: Real, known: Real,
+) -> int:  # fmt: skip
+    """Drops those of the cells from `fresh` on that hold nothing better, and leaves the others so that the best is the last one;
+    returns how many cells there are. `improved` says how often the best has improved so far."""
+    left = fresh
+    for cell in range(fresh, waiting):
+        one, single = cells[cell], _is_single(cells[cell])
+        if not know(
+            float(sizes[0, one[0]]), float(sizes[1, one[2]]), float(sizes[2, one[4]]), float(sizes[0, one[1]]),
+            float(sizes[1, one[3]]), float(sizes[2, one[5]]), dims, forms, pace[0, CYCLE], limit, known,
+        ):  # fmt: skip
+            continue
+        ways, likely, bound = examine(
+            one[6], one[7], single or every, known, burst, objective, joules, band, slack, tolerance, floor, dims, rates, forms,
+            prices, stand, turns, pace, floors,
+        )  # fmt: skip
+        if ways == 0 or not (single or _narrow(one, sizes, known, pace[0, CYCLE], limit)):
+            continue
+        for column in range(6):
+            cells[left, column] = one[column]
+        cells[left, 6], cells[left, 7], cells[left, 8], bounds[left] = ways, likely, improved, bound
+        for place in range(left, fresh, -1):
+            if bounds[place - 1] * SLACK >= bounds[place]:
+                break
+            _swap(cells, bounds, place - 1, place)
+        left += 1
+    return left
+
+
 @njit(cache=True, error_model="numpy")
 def search_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, speeds: Real, space: float, latency: int,
     objective: int, joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints,
-    bounds: Real, fronts: Real, entries: Ints, stand: Real, floors: Real,
+    bounds: Real, fronts: Real, entries: Ints, stand: Real, floors: Real, smooth: Real,
 ) -> tuple[int, bool, bool]:  # fmt: skip
     """Fills `fronts` with the best tilings of one product at each of `speeds` (bytes per cycle, falling); `entries` says how many,
-    `stand` what the best of them has, `floors` what no tiling of useful sizes undercuts. Returns the cells split, whether all is
-    proven, and whether anything fits.
+    `stand` what the best of them has, `floors` what no tiling of useful sizes undercuts, and `smooth` the same if transfers did not
+    take whole cycles. Returns the cells split, whether all is proven, and whether anything fits.
 
     `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for each order and what is kept in it
     (KEPT_MIDDLE); `space` are resident bytes; `effort` the most cells that are split (0: MOST_CELLS). `sizes` are the `lengths`
@@ -389,36 +429,15 @@ def search_tile(
     begin(speeds, pace, turns)
     describe(dims, rates, totals, halo[HALO] > 0.0, forms, space, known)
     waiting, split, proven, fits = _roots(lengths, whole, allowed, cells), 0, True, False
-    entries[:], stand[:], floors[:] = 0, np.inf, np.inf
+    entries[:], stand[:], floors[:], smooth[:] = 0, np.inf, np.inf, np.inf
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
     fresh, improved, limit = 0, 0, np.inf  # cells from here on have no bound yet; how often the best has improved
     while True:
-        first = fresh
-        for cell in range(fresh, waiting):  # those that hold nothing better are dropped
-            one, single = cells[cell], _is_single(cells[cell])
-            if not know(
-                float(sizes[0, one[0]]), float(sizes[1, one[2]]), float(sizes[2, one[4]]), float(sizes[0, one[1]]),
-                float(sizes[1, one[3]]), float(sizes[2, one[5]]), dims, forms, pace[0, CYCLE], limit, known,
-            ):  # fmt: skip
-                continue
-            ways, likely, bound = examine(
-                one[6], one[7], single or split == 0, known, burst, objective, joules, band, slack, tolerance, floor, dims,
-                rates, forms, prices, stand, turns, pace, floors,
-            )  # fmt: skip
-            if ways == 0:
-                continue
-            fits = True
-            for column in range(6):
-                cells[first, column] = one[column]
-            cells[first, 6], cells[first, 7], cells[first, 8], bounds[first] = ways, likely, improved, bound
-            if not single and not _narrow(cells[first], sizes, known, pace[0, CYCLE], limit):
-                continue
-            for place in range(first, fresh, -1):  # the best is taken first
-                if bounds[place - 1] * SLACK >= bounds[place]:
-                    break
-                _swap(cells, bounds, place - 1, place)
-            first += 1
-        waiting = first
+        waiting = _look_at(
+            fresh, waiting, split == 0, improved, sizes, dims, rates, forms, burst, objective, joules, prices, band, slack,
+            tolerance, floor, limit, cells, bounds, stand, turns, pace, floors, known,
+        )  # fmt: skip
+        fits = fits or waiting > 0
         if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries[0] > 0):
             proven = waiting == 0
             break
@@ -439,7 +458,7 @@ def search_tile(
         if _leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, speeds,
             space, latency, objective, joules, prices, band, tolerance, cells[last, 6], fronts, entries, stand, floors,
-            room, spans, kinds, rows, ends,
+            smooth, room, spans, kinds, rows, ends,
         ):  # fmt: skip
             improved += 1
             for at in range(speeds.shape[0] if objective == 0 else 0):
@@ -451,6 +470,7 @@ def search_tile(
             entries, room, spans, kinds, rows,
         )  # fmt: skip
     for at in range(speeds.shape[0]):
+        smooth[at] = min(floors[at], smooth[at]) if proven else 0.0
         floors[at] = min(floors[at], stand[at, 0]) if proven else 0.0
     return split, proven, fits
 

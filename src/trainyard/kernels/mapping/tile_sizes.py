@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 FEW, FEW_POOLED, UNEVEN = 3, 6, 2
 """Up to so many tiles (on an array without folds along an axis: so many), this many larger sizes of the same count are tried: the
 last tile is then smaller."""
-ALL_BELOW = 20
+ALL_BELOW = 32
 """Dimensions up to this long have every size."""
 FINE, FINE_CLOSEST = 8, 1.02
 """Where sizes in between are not tried after the search, so many counts of tiles have so many larger sizes, and near-divisors that
