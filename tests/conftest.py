@@ -104,8 +104,21 @@ class ModulesWithExamples:
         return [one for one in found if has_examples or not isinstance(one, DoctestModule)]
 
 
+class RoomForFrames:
+    """Tests run with room for the frames of deep calls: tracing a model calls as deeply as compilation does."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> object:
+        from trainyard.kernels.compilation import call_with_room
+
+        others = session.config.pluginmanager.subset_hook_caller("pytest_runtestloop", remove_plugins=[self])
+        return call_with_room(lambda: others(session=session))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ModulesWithExamples())  # for all files: hooks of this file alone are for those beside it
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        config.pluginmanager.register(RoomForFrames())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
