@@ -79,13 +79,14 @@ class Autocast:
     def _transformers(self) -> Iterator[Attribute]:
         """transformers opens no region for the meta device, not even one that switches autocast off."""
         native = getattr(sys.modules.get("transformers.utils.generic"), "maybe_autocast", None)
+        if native is None:  # a process can have ten thousand modules
+            return
 
         def maybe_autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
-            assert native is not None
             return native((self.device or "cuda") if device_type == "meta" else device_type, *args, **kwargs)
 
         for name, module in list(sys.modules.items()):
-            if native is not None and name.startswith("transformers.") and vars(module).get("maybe_autocast") is native:
+            if name.startswith("transformers.") and vars(module).get("maybe_autocast") is native:
                 yield module, "maybe_autocast", maybe_autocast
 
     def _surrounding(self) -> str:
