@@ -132,7 +132,7 @@ class FirstImports:
 
     def pytest_sessionfinish(self) -> None:
         if self.is_first:
-            self.imported.unlink()
+            self.imported.unlink(missing_ok=True)
 
 
 class RoomForFrames:
