@@ -19,10 +19,11 @@ help:
 	@echo "make docs      the manual as a site (site/index.html), from the pages as they are; a warning is an error"
 	@echo "make pages     every number, table and picture of the manual anew, from the scripts that make them"
 
+# no bytecode from pip: most modules are never imported, and those that are get theirs then
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trainyard needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
 $(WARM): $(STAMP)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import sys
+import tempfile
+import time
 from collections.abc import Generator, Iterator
 from importlib import import_module
 from itertools import count
@@ -104,8 +107,50 @@ class ModulesWithExamples:
         return [one for one in found if has_examples or not isinstance(one, DoctestModule)]
 
 
+class FirstImports:
+    """In a fresh clone one process imports everything first: the others read the bytecode that it has written.
+
+    They all import the same modules in the same order, so that each would compile everything.
+    """
+
+    BYTECODE = Path(__file__).parent / "workloads" / "zoo" / "__pycache__"  # of the last folder
+    LONGEST_S = 120.0
+
+    def __init__(self, worker: str, run: str) -> None:
+        self.is_first, self.imported = worker == "gw0", Path(tempfile.gettempdir()) / f"trainyard-tests-{run}"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        end_s = time.monotonic() + self.LONGEST_S
+        if not self.is_first and not self.BYTECODE.exists() and not sys.dont_write_bytecode:
+            while not self.imported.exists() and time.monotonic() < end_s:
+                time.sleep(0.05)
+
+    def pytest_collection_finish(self) -> None:
+        if self.is_first:
+            self.imported.touch()
+
+    def pytest_sessionfinish(self) -> None:
+        if self.is_first:
+            self.imported.unlink(missing_ok=True)
+
+
+class RoomForFrames:
+    """Tests run with room for the frames of deep calls: tracing a model calls as deeply as compilation does."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> object:
+        from trainyard.kernels.compilation import call_with_room
+
+        others = session.config.pluginmanager.subset_hook_caller("pytest_runtestloop", remove_plugins=[self])
+        return call_with_room(lambda: others(session=session))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ModulesWithExamples())  # for all files: hooks of this file alone are for those beside it
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        config.pluginmanager.register(FirstImports(os.environ["PYTEST_XDIST_WORKER"], os.environ["PYTEST_XDIST_TESTRUNUID"]))
+        config.pluginmanager.register(RoomForFrames())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

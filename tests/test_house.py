@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,11 +71,16 @@ def test_every_room_says_what_lives_there() -> None:
         assert text.startswith('"""'), f"{init} has no docstring"
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def test_files_and_functions_stay_small() -> None:
     for path in (ROOT / "src").rglob("*.py"):
-        text = path.read_text()
-        assert text.count("\n") <= 500, f"{path} holds two ideas"
-        for node in ast.walk(ast.parse(text)):
+        assert path.read_text().count("\n") <= 500, f"{path} holds two ideas"
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef) and node.end_lineno:
                 assert node.end_lineno - node.lineno < 80, f"{path}: {node.name} does not fit a screen"
 
@@ -89,9 +95,9 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def modules_named_in(text: str) -> Iterator[str]:
-    """Modules of this package that a text names as "trainyard.room.module" or "room.module:name", the strings that are imported."""
-    for node in ast.walk(ast.parse(text)):
+def modules_named_in(path: Path) -> Iterator[str]:
+    """Modules of this package that a file names as "trainyard.room.module" or "room.module:name", the strings that are imported."""
+    for node in nodes_of(path):
         match = isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_STRING.fullmatch(node.value)
         if match and (match["package"] or match["name"]):
             target = PACKAGE.joinpath(*match["module"].split("."))
@@ -112,7 +118,7 @@ def test_modules_imported_by_name_keep_the_layer_order() -> None:
     for path in PACKAGE.rglob("*.py"):
         if (room := room_of(path)) not in heights:
             continue  # the package's own __init__ stands above all rooms
-        for module in modules_named_in(path.read_text()):
+        for module in modules_named_in(path):
             seen += 1
             assert heights[module.partition(".")[0]] <= heights[room], f"{path} names trainyard.{module}, which stands above {room}"
     assert seen > 50  # the registry alone names more

@@ -1,19 +1,15 @@
 """Every command on a pseudo-terminal, wide and narrow: it ends as it should, bars and all, and no line is wider than the terminal.
 
-All commands run one after the other in one process for each width: a start costs more than they do.
+All commands run one after the other in one process, on a terminal that changes its width: a start costs more than they do.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
-from pathlib import Path
 
 import pytest
 
@@ -72,8 +68,9 @@ COMMANDS = {
 """Each with its exit code."""
 UNBROKEN = re.compile(r"^\S{50,}$|^store: |^(wrote|trainyard serves) ")
 """Lines that are one long word or end in a path: breaking these would make them useless."""
+WIDTHS = (140, 60)
 SCRIPT = """
-import shlex, sys
+import fcntl, os, shlex, struct, sys, termios
 import uvicorn
 from trainyard import cli, warm_up
 from trainyard.report import terminal
@@ -81,22 +78,34 @@ from trainyard.report import terminal
 terminal.MOMENT_S = 0.0  # every bar is shown, however short its work
 uvicorn.Server.run = lambda server, sockets: None
 warm_up.STAGES = (warm_up.Stage("tiles", (("linear", "npu", {}),)),)
-for line in sys.stdin.read().splitlines():
-    print(f"\\n#begin {line}", flush=True)
-    code = cli.main(shlex.split(line))
-    print(f"\\n#end {code}", flush=True)
+commands = sys.stdin.read().splitlines()
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    os.environ["TRAINYARD_CACHE"] = os.path.join(folder, "cache")
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, int(os.path.basename(folder)), 0, 0))
+    print(f"\\n#columns {os.get_terminal_size().columns}", flush=True)
+    for line in commands:
+        print(f"\\n#begin {line}", flush=True)
+        code = cli.main(shlex.split(line))
+        print(f"\\n#end {code}", flush=True)
 """
 
 
-def printed_on_a_terminal(folder: Path, columns: int) -> str:
-    """What all commands write to stdout and stderr of a terminal of so many columns; they are read from a pipe."""
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """By width, what all commands write to stdout and stderr of a terminal of so many columns; they are read from a pipe."""
+    folders = [tmp_path_factory.mktemp("terminal") / str(columns) for columns in WIDTHS]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "terminal.toml").write_text(STUDY)
+        (folder / "searched.toml").write_text(SEARCH)
+        (folder / "mine.py").write_text(TRAIN)
     mine, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     kept_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI")
     environment = {name: value for name, value in os.environ.items() if name not in kept_out}
-    environment |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), "TRAINYARD_CACHE": str(folder / "cache")}
+    environment |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=theirs, stderr=theirs, env=environment, cwd=folder
+        [sys.executable, "-c", SCRIPT, *map(str, folders)], stdin=subprocess.PIPE, stdout=theirs, stderr=theirs, env=environment
     )
     os.close(theirs)
     assert process.stdin is not None
@@ -112,8 +121,10 @@ def printed_on_a_terminal(folder: Path, columns: int) -> str:
             break
         text += read
     os.close(mine)
-    assert process.wait() == 0
-    return text.decode()
+    assert process.wait() == 0, text.decode()
+    parts = re.split(r"#columns (\d+)\r?\n", text.decode())
+    assert parts[1::2] == [str(columns) for columns in WIDTHS]
+    return dict(zip(WIDTHS, parts[2::2], strict=True))
 
 
 def lines_of(text: str) -> list[str]:
@@ -122,14 +133,10 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in plain.split("\n")]
 
 
-@pytest.mark.parametrize("columns", [140, 60])
-def test_every_command_on_a_terminal(tmp_path: Path, columns: int) -> None:
-    (tmp_path / "terminal.toml").write_text(STUDY)
-    (tmp_path / "searched.toml").write_text(SEARCH)
-    (tmp_path / "mine.py").write_text(TRAIN)
-    printed = printed_on_a_terminal(tmp_path, columns)
-    assert "Traceback" not in printed
-    parts = re.findall(r"#begin (.*?)\r?\n(.*?)\r?\n#end (\d+)", printed, re.DOTALL)
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_every_command_on_a_terminal(printed: dict[int, str], columns: int) -> None:
+    assert "Traceback" not in printed[columns]
+    parts = re.findall(r"#begin (.*?)\r?\n(.*?)\r?\n#end (\d+)", printed[columns], re.DOTALL)
     assert {command: int(code) for command, _, code in parts} == COMMANDS
     for command, text, _ in parts:
         wide = [line for line in lines_of(text) if len(line) > columns and not UNBROKEN.match(line)]

@@ -1,7 +1,7 @@
 """The backend `direct` between real processes on this machine: function, decisions, tokens, checkpoints, death.
 
-This file is also what the processes run: `python test_direct_processes.py SCENARIO SIZE FOLDER` forks one for each rank when torch
-is imported, which takes most of the time. Each writes what it found to FOLDER/RANK.json; several checks share one start.
+This file is also what the processes run: `python test_direct_processes.py FOLDER` forks one for each rank of each scenario when
+torch is imported, which takes most of the time. Each writes what it found to FOLDER/SCENARIO/RANK.json; all checks share one start.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from trainyard.live.direct.group import session  # noqa: E402
 LATENCY_S, BYTES_PER_S, JOULES_PER_BYTE = 1e-6, 1e9, 1e-12
 FAILURE_TIMEOUT_S = 5.0
 STEPS, TAU, RATE = 9, 2, 0.05
+SIZES = {"together": 4, "death": 3}
+"""Scenario -> number of ranks."""
 
 
 class Linear:
@@ -258,31 +260,43 @@ def take_part(scenario: str, rank: int, size: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(scenario: str, size: int, folder: Path) -> None:
-    """Starts all ranks and writes how they ended."""
+def main(folder: Path) -> None:
+    """Starts all ranks of one scenario after the other and writes how they ended."""
     import torch._dynamo  # noqa: F401  # DDP would import it in each process
 
-    ranks = [get_context("fork").Process(target=take_part, args=(scenario, rank, size, folder)) for rank in range(size)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    (folder / "ended.json").write_text(json.dumps([process.exitcode for process in ranks]))
+    for scenario, size in SIZES.items():
+        own = folder / scenario
+        own.mkdir()
+        ranks = [get_context("fork").Process(target=take_part, args=(scenario, rank, size, own)) for rank in range(size)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        (own / "ended.json").write_text(json.dumps([process.exitcode for process in ranks]))
 
 
 # what is expected of them
 
 
-def run(scenario: str, size: int, folder: Path, lost: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder that all processes have written to, and what they said."""
+    folder = tmp_path_factory.mktemp("direct")
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, scenario, str(size), str(folder)]
+    command = [sys.executable, __file__, str(folder)]
     started = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         _, said = started.communicate(timeout=120)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
-    codes = json.loads((folder / "ended.json").read_text())
+    return folder, said
+
+
+def results(scenario: str, ended: tuple[Path, str], lost: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    """What the ranks of a scenario found, without those that were lost."""
+    folder, said = ended[0] / scenario, ended[1]
+    size, codes = SIZES[scenario], json.loads((folder / "ended.json").read_text())
     assert [code for rank, code in enumerate(codes) if rank not in lost] == [0] * (size - len(lost)), said
     assert [codes[rank] for rank in lost] == [-signal.SIGKILL] * len(lost), said
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size) if rank not in lost]
@@ -306,8 +320,8 @@ def reference(size: int, processes: int) -> Any:
     return flat(models[0])
 
 
-def test_four_processes_train_as_one_would(tmp_path: Path) -> None:
-    ranks = run("together", 4, tmp_path)
+def test_four_processes_train_as_one_would(ended: tuple[Path, str]) -> None:
+    ranks = results("together", ended)
 
     # a price is a whole group's, each rank's share of the joules a quarter
     rows = {row["kind"]: row for row in ranks[0]["merged"]["rows"]}
@@ -345,8 +359,8 @@ def test_four_processes_train_as_one_would(tmp_path: Path) -> None:
     assert all(actual["resumed"] for actual in ranks)
 
 
-def test_a_killed_worker_is_named_on_all_others_in_time_and_its_token_comes_back(tmp_path: Path) -> None:
-    survivors = run("death", 3, tmp_path, lost=(1,))
+def test_a_killed_worker_is_named_on_all_others_in_time_and_its_token_comes_back(ended: tuple[Path, str]) -> None:
+    survivors = results("death", ended, lost=(1,))
     for actual, rank in zip(survivors, (0, 2), strict=True):
         assert "WorkerLost: rank 1 was last heard of" in actual["error"]
         assert "during all_reduce of" in actual["error"]
@@ -357,4 +371,4 @@ def test_a_killed_worker_is_named_on_all_others_in_time_and_its_token_comes_back
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]))

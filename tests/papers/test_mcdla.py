@@ -93,7 +93,7 @@ def test_samples_that_grow_with_the_devices_keep_the_bound_of_scaling(network: s
         assert paged >= printed.least_scaling(devices, each, alone, plain) / SLACK
 
 
-@pytest.mark.parametrize("network", ["alexnet", "resnet34"])
+@pytest.mark.parametrize("network", ["alexnet", pytest.param("resnet34", marks=pytest.mark.slow)])
 def test_scaling_keeps_its_bound(network: str) -> None:
     """1 / speedup <= 1 / (speedup without paging) + b_1 / (n b_n)."""
     for devices in (4, 8):
@@ -120,7 +120,9 @@ def test_parts_of_a_step(network: str, parallel: Parallel) -> None:
     assert dc.synchronisation_s < hc.synchronisation_s <= 2 * dc.synchronisation_s * SLACK
 
 
-@pytest.mark.parametrize("network", measuring.RNNS)
+@pytest.mark.parametrize(
+    "network", [pytest.param(network, marks=pytest.mark.slow if network == "gru" else ()) for network in measuring.RNNS]
+)
 def test_model_parallel_recurrent_layers_synchronise_longer(network: str) -> None:
     """Fig. 11 and Sec. V-A: model-parallel training synchronises more often, and more, than data-parallel; not if dW is reduced at
     every time step."""

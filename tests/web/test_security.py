@@ -171,8 +171,6 @@ def _listen(event: str, arguments: tuple[Any, ...]) -> None:
         opened.append(str(arguments[0]))
 
 
-sys.addaudithook(_listen)
-
 SPICE = [
     ".toml",
     ".cfg",
@@ -201,6 +199,7 @@ def bait(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bait") / "bait.toml"
     path.write_text('base = "npu"\n')
     path.with_suffix(".cfg").write_text("[architecture_presets]\n")
+    sys.addaudithook(_listen)  # here, not on import: it is called for every `id()`, in all tests that follow
     return path
 
 

@@ -12,7 +12,8 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -43,6 +44,12 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+@cache
+def _parser() -> Any:
+    """All commands with their options as they are parsed, made once: their annotations are read for it."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program: its exit code is 0, 1 (an experiment failed, or a bug), 2 (the user can mend it) or 130 (interrupted)."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -50,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal.replace_unknown_signs()
     try:
         with _rare_collections():
-            code = app([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
+            parser = app if debug else _parser()  # typer itself shortens the traceback
+            code = parser([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer has caught it
             raise KeyboardInterrupt

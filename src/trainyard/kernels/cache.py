@@ -32,6 +32,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
 from trainyard.errors import TrainyardError
+from trainyard.kernels.compilation import call_with_room
 
 VARIABLE = "NUMBA_CACHE_DIR"
 PREFIX = f"{__package__}."
@@ -126,6 +127,8 @@ def compile_each_loop_once() -> None:
             with _locked(Path(folder) / f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}.lock"):
                 under_lock.add(dispatcher)
                 try:
+                    if len(under_lock) == 1:
+                        return call_with_room(compile_here, dispatcher, signature)
                     return compile_here(dispatcher, signature)
                 finally:
                     under_lock.discard(dispatcher)

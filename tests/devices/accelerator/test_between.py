@@ -21,7 +21,7 @@ MASKS = "sparsity(A=0.6,G=0.5)"
 @pytest.mark.parametrize(
     ("machine", "masks"),
     [
-        ("npu(array=tensordash,{})", MASKS),
+        pytest.param("npu(array=tensordash,{})", MASKS, marks=pytest.mark.slow),
         ("npu(dma=zero_compressed,{})", MASKS),
         ("npu(order=cost,{})", None),
         ("npu(order=interleaved,fusion=none,{})", None),

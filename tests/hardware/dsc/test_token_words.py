@@ -21,9 +21,9 @@ from trainyard.hardware.dsc.token_words import Board, CompareSwap, Lease, LocalW
         Crowd(processes=2, last=4),
         Crowd(processes=2, deaths=1, last=5),
         Crowd(processes=3),
-        Crowd(processes=3, deaths=1, last=3),
+        pytest.param(Crowd(processes=3, deaths=1, last=3), marks=pytest.mark.slow),
         Crowd(processes=3, protocol=TokenProtocol(tokens=2, expiry=1)),
-        Crowd(processes=3, last=2, protocol=TokenProtocol(tokens=2, expiry=1)),
+        pytest.param(Crowd(processes=3, last=2, protocol=TokenProtocol(tokens=2, expiry=1)), marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -88,7 +88,10 @@ def least_of_all_executions(op: MatMul, room: int, gradients: tuple[str, ...] = 
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("sizes", "room", "truth"), [((2, 2, 1), 3, 17), ((1, 2, 2), 3, 17), ((2, 1, 2), 4, 14)])
+@pytest.mark.parametrize(
+    ("sizes", "room", "truth"),
+    [((2, 2, 1), 3, 17), ((1, 2, 2), 3, 17), pytest.param((2, 1, 2), 4, 14, marks=pytest.mark.slow)],
+)
 def test_no_execution_at_all_moves_less(sizes: tuple[int, int, int], room: int, truth: int) -> None:
     op = MatMul(*sizes)
     assert least_of_all_executions(op, room) == truth
@@ -96,7 +99,7 @@ def test_no_execution_at_all_moves_less(sizes: tuple[int, int, int], room: int, 
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("room", [3, 4])
+@pytest.mark.parametrize("room", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_no_execution_of_one_product_moves_less(room: int) -> None:
     truth = least_of_all_executions(MatMul(2, 2, 2), room, ("dX",))
     bound = least_bytes_alone(MatMul(2, 2, 2), room, 1)

@@ -47,7 +47,9 @@ def test_two_captures_predict_a_third(batch: int) -> None:
     assert_same(captured(model, 3).rebatch(batch), captured(model, batch))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "bert-tiny", "mobilenet", "snli", "dlrm", "squeezenet"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "bert-tiny", "mobilenet", "lstm-1", pytest.param("snli", marks=pytest.mark.slow), "dlrm", "squeezenet"]
+)
 def test_zoo_models_rebatch(name: str) -> None:
     recipe = zoo.build(name)
     assert_same(capture_recipe(recipe, name, 4).rebatch(7), capture_recipe(recipe, name, 7))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -317,17 +319,17 @@ def test_the_example_runs_on_as_many_ranks_as_it_is_given() -> None:
 @pytest.mark.oracle
 def test_two_real_processes_exchange_the_same(tmp_path: Path) -> None:
     """Kinds, order and sizes, over gloo on this machine."""
-    commands = [[sys.executable, str(HERE / "two_processes.py"), str(rank), str(tmp_path / "store")] for rank in range(2)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    running = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) for c in commands]
+    command = [sys.executable, str(HERE / "two_processes.py"), str(tmp_path)]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
     try:
-        answers = [process.communicate(timeout=120) for process in running]
+        _, said = started.communicate(timeout=120)
     finally:
-        for process in running:
-            process.kill()
-    assert [process.returncode for process in running] == [0, 0], answers[0][1][-2000:]
-    real = json.loads(answers[0][0])
-    assert real == json.loads(answers[1][0])
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+    assert started.returncode == 0, said[-2000:]
+    real, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert real == other
     for name, make in _scripts().items():
         with world(2):
             step = trained(make())

@@ -1,6 +1,8 @@
-"""One of two processes of a real run over gloo: trains one step of each script and writes down what torch exchanges.
+"""Two processes of a real run over gloo: each trains one step of each script and writes down what torch exchanges.
 
-    python two_processes.py RANK STORE > one JSON object: script -> [[kind, elements], ...]
+    python two_processes.py FOLDER    # FOLDER/RANK.json: one JSON object, script -> [[kind, elements], ...]
+
+The processes are forked when torch is imported, which takes most of the time.
 
 What is written down is what torch's own profiler hooks and DDP's communication hook see; nothing of trainyard is imported.
 """
@@ -10,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -105,9 +109,21 @@ def exchanged(name: str) -> Log:
     return log
 
 
-if __name__ == "__main__":
-    dist.init_process_group("gloo", rank=int(sys.argv[1]), world_size=RANKS, store=dist.FileStore(sys.argv[2], RANKS))
-    print(json.dumps({name: exchanged(name) for name in SCRIPTS}))
+def take_part(rank: int, folder: Path) -> None:
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=dist.FileStore(str(folder / "store"), RANKS))
+    (folder / f"{rank}.json").write_text(json.dumps({name: exchanged(name) for name in SCRIPTS}))
     dist.destroy_process_group()
-    sys.stdout.flush()
     os._exit(0)  # gloo's threads may abort the interpreter's own teardown under load
+
+
+if __name__ == "__main__":
+    import torch._dynamo  # DDP would import it in each process, and so on
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel
+
+    ranks = [get_context("fork").Process(target=take_part, args=(rank, Path(sys.argv[1]))) for rank in range(RANKS)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    sys.exit(any(process.exitcode for process in ranks))

@@ -84,7 +84,8 @@ LARGE = ("gnmt", "t5-large", "mixtral-8x7b", "gpt-26b", "bert-large")  # smaller
 
 
 @pytest.mark.parametrize(
-    "entry", [pytest.param(entry, id=entry.name, marks=pytest.mark.slow if entry.name in LARGE else ()) for entry in LANGUAGE]
+    "entry",
+    [pytest.param(entry, id=entry.name, marks=pytest.mark.slow if entry.name in (*LARGE, "gru") else ()) for entry in LANGUAGE],
 )
 def test_size_and_step_on_meta(entry: Entry) -> None:
     recipe = build(entry)
@@ -121,7 +122,7 @@ def test_a_real_step_lowers_the_loss_and_moves_every_parameter(name: str) -> Non
     assert still == {key for key, p in model.named_parameters() if not p.requires_grad}
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "gnmt" else ()) for name in SMALL])
 def test_every_dimension_is_affine_in_the_batch(name: str) -> None:
     two, three, five = (traced(SMALL[name](), batch).ops for batch in (2, 3, 5))
     assert [op for op, _ in two] == [op for op, _ in three] == [op for op, _ in five]

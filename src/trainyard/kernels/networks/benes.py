@@ -307,10 +307,13 @@ def _searched(
     """
     _first_alike(sources, outer, bits, first, stack[3])
     taken = np.zeros(2 << bits, dtype=np.int32)
-    wanted = np.flatnonzero(sources >= 0)
+    wanted, connections = np.empty(sources.size, dtype=np.int64), 0
+    for d in range(sources.size):
+        wanted[connections] = d
+        connections += sources[d] >= 0
     middle[:] = -1
     at, steps, answer = 0, 0, 1
-    while 0 <= at < wanted.size:
+    while 0 <= at < connections:
         d = wanted[at]
         if middle[d] >= 0:
             _add_connection(sources, outer, bits, d, middle[d], -1, first, used, load)

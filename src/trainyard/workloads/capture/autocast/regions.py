@@ -10,6 +10,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +28,13 @@ MADE_BEFORE = (
     "an autocast region for cuda that was made before the capture counts as enabled: torch had disabled it, as it does on every "
     "computer without CUDA"
 )
+
+
+@lru_cache(maxsize=1)
+def _transformers_modules(native: Any, count: int, last_name: str, last: ModuleType) -> tuple[ModuleType, ...]:
+    """The modules of transformers that use its `maybe_autocast`, looked for again when a module has been imported since."""
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("transformers.")]
+    return tuple(module for module in ours if vars(module).get("maybe_autocast") is native)
 
 
 class RegionDevice(str):
@@ -79,14 +88,15 @@ class Autocast:
     def _transformers(self) -> Iterator[Attribute]:
         """transformers opens no region for the meta device, not even one that switches autocast off."""
         native = getattr(sys.modules.get("transformers.utils.generic"), "maybe_autocast", None)
+        if native is None:
+            return
 
         def maybe_autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
-            assert native is not None
             return native((self.device or "cuda") if device_type == "meta" else device_type, *args, **kwargs)
 
-        for name, module in list(sys.modules.items()):
-            if native is not None and name.startswith("transformers.") and vars(module).get("maybe_autocast") is native:
-                yield module, "maybe_autocast", maybe_autocast
+        last = next(reversed(sys.modules))  # what is imported next comes after it
+        for module in _transformers_modules(native, len(sys.modules), last, sys.modules[last]):
+            yield module, "maybe_autocast", maybe_autocast
 
     def _surrounding(self) -> str:
         """The device of a region that is open around the capture itself."""
