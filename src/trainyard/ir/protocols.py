@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trainyard.caches import cache_members
 from trainyard.ir.assumptions import Assumption
@@ -342,23 +342,19 @@ class CostsWholeSteps(Protocol):
     def batch_costs(self, step: Step, masks: Masks | None = None) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedWork:
-    """One of a device's Works as a training loop issues it: once more, or with Python hooks on tensors that autograd saves."""
+class IssuedWork(NamedTuple):
+    """A Work as a training loop issues it, with the saved tensors that Python hooks replace in forward (`packed`), and those that
+    they take from a repeated forward and give to backward (`unpacked`)."""
 
     work: Work
     packed: float = 0.0
-    """Saved tensors that a hook replaces in forward."""
     unpacked: float = 0.0
-    """Saved tensors that hooks take from a repeated forward and give to backward."""
 
 
 @runtime_checkable
 class TimesIssuedWorks(Protocol):
     """The time of a step whose Works are issued in a given order, some of them twice: for devices that may wait for their host.
-
-    `plan_memory` asks for it where blocks are checkpointed. Without it a repeated Work takes what it took the first time.
-    """
+    `plan_memory` asks for it where blocks are checkpointed. Without it a repeated Work takes what it took the first time."""
 
     def issued_s(self, step: Step, works: Sequence[IssuedWork]) -> float: ...
 

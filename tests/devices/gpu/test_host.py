@@ -79,7 +79,7 @@ def test_a_work_that_is_issued_twice_costs_the_device_and_the_host_twice_and_hoo
     call_s = H200.call_s + H200.launch_s
     again = H200.issued_s(step, [first, second, second])
     assert again - H200.issued_s(step, [first, second]) == pytest.approx(call_s)  # bound by the host
-    hooked = H200.issued_s(step, [replace(first, packed=3.0), second, replace(second, unpacked=2.0)])
+    hooked = H200.issued_s(step, [first._replace(packed=3.0), second, second._replace(unpacked=2.0)])
     assert hooked - again == pytest.approx(H200.call_s * (3 * host.PACKED_CALLS + 2 * host.UNPACKED_CALLS))
     fast = replace(H200, graphs=True)
-    assert fast.issued_s(step, [replace(first, packed=3.0), second]) == pytest.approx(fast.issued_s(step, [first, second]))
+    assert fast.issued_s(step, [first._replace(packed=3.0), second]) == pytest.approx(fast.issued_s(step, [first, second]))
