@@ -69,6 +69,7 @@ NOT_USERS = {  # who else opens or parses: not a user's input, or a door of its 
     "reading.py":                      "the doors themselves",
     "files.py":                        "sources of the package, for its digest",
     "caches.py":                       "its own cache, checked by a digest",
+    "kernels/cache.py":                "sources of the package, for its digest",
     "sweep/points.py":                 "sources of the package, for its digest",
     "sweep/store.py":                  "what was sealed and checked before",
     "web/recognition.py":              "an upload of bounded size, behind a reader of its own",
