@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import given, settings
@@ -52,6 +53,41 @@ def cells(draw):
     return (*extents, draw(st.sampled_from([1, 1, 2, 5]))), tile, low, high
 
 
+HALO = np.array(NO_HALO)
+
+
+class Case(NamedTuple):
+    """A described product on an array, and one tile of it, in the arguments of the compiled loops."""
+
+    dims: np.ndarray
+    rates: np.ndarray
+    totals: np.ndarray
+    table: np.ndarray
+    tile: np.ndarray
+    spans: np.ndarray
+    kinds: np.ndarray
+    known: np.ndarray
+    space: float
+
+    @classmethod
+    def of(cls, cell, forms, room, scales=(1.0, 1.0)) -> Case:
+        """`room` is in triples of the tile; `scales` change the bytes of A and of finished sums."""
+        (m, n, k, count), sizes, _, _ = cell
+        dims, rates = np.array([m, n, k, count]), np.array(Problem.dense(MatMul(m, n, k, count=count), 2).all_rates)
+        totals, known, table = np.empty(6), np.empty((KNOWN_ROWS, 3)), form_rows(forms, Systolic(rows=16, columns=16))
+        tile, spans, kinds = np.empty((3, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
+        rates[0] *= scales[0]
+        rates[2] *= scales[1]
+        totals_of(dims, rates, totals)
+        for axis in range(3):
+            cut_sizes(tile, axis, dims[axis], sizes[axis])
+        spans_of(tile, HALO, spans)
+        kinds_of(tile, table, kinds)
+        space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
+        describe(dims, rates, totals, False, table, space, known)
+        return cls(dims, rates, totals, table, tile, spans, kinds, known, space)
+
+
 @given(
     cell=cells(),
     forms=FORMS,
@@ -62,57 +98,45 @@ def cells(draw):
 )
 @settings(max_examples=300, deadline=None)
 def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, latency, scales):
-    (m, n, k, count), sizes, low, high = cell
-    problem, dims = Problem.dense(MatMul(m, n, k, count=count), 2), np.array([m, n, k, count], np.int64)
-    rates, totals, known = np.array(problem.all_rates), np.empty(6), np.empty((KNOWN_ROWS, 3))
-    rates[0] *= scales[0]
-    rates[2] *= scales[1]
-    totals_of(dims, rates, totals)
-    table, tile, spans = form_rows(forms, Systolic(rows=16, columns=16)), np.empty((3, 3), np.int64), np.empty((3, 2))
-    kinds, passes, halo = np.empty((2, 2, 2), np.int64), np.empty(3, np.int64), np.array(NO_HALO)
-    for axis in range(3):
-        cut_sizes(tile, axis, dims[axis], sizes[axis])
-    spans_of(tile, halo, spans)
-    kinds_of(tile, table, kinds)
-    space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
-    describe(dims, rates, totals, False, table, space, known)
-    assert know(*map(float, low), *map(float, high), dims, table, 1.0 / speed, np.inf, known)
+    case, (_, _, low, high) = Case.of(cell, forms, room, scales), cell
+    dims, rates, count, known = case.dims, case.rates, case.dims[3], case.known
+    tile, spans, kinds, passes = case.tile, case.spans, case.kinds, np.empty(3, np.int64)
+    assert know(*map(float, low), *map(float, high), dims, case.table, 1.0 / speed, np.inf, known)
     burst = float(latency) if rates[0] > 0 else 0.0
     least, fewest = bound_at(1.0 / speed, EVERYTHING, burst, 0, np.zeros(2), known)
     for (number, order), kept in itertools.product(enumerate(ORDERS), range(3)):
         keep = _keep_bits(order, kept)
-        if needed_bytes(tile, spans, dims, order, keep, rates) > space:
+        if needed_bytes(tile, spans, dims, order, keep, rates) > case.space:
             continue
         cycles = tiled_cycles(tile, spans, order, keep, count, rates, speed, latency, kinds)
         passes_of(tile[:, 1], order, keep, passes)
-        moved = moved_bytes(tile, spans, passes, totals, halo)
+        moved = moved_bytes(tile, spans, passes, case.totals, HALO)
         own, own_bytes = bound_at(1.0 / speed, 1 << (number + 6 * kept), burst, 0, np.zeros(2), known)
         assert least <= own * (1 + 1e-9)
         assert own <= cycles * (1 + 1e-9)
         assert max(fewest, own_bytes) <= moved * (1 + 1e-9)
 
 
-@given(cell=cells(), forms=FORMS, room=st.floats(1.0, 40.0), speed=st.floats(0.2, 300.0), limit=st.floats(0.3, 3.0))
-@settings(max_examples=200, deadline=None)
+@given(
+    cell=cells(),
+    forms=st.one_of(
+        FORMS, st.sampled_from([Systolic(rows=16, columns=16).folds, Systolic(rows=8, columns=64, dataflow="os").folds])
+    ),
+    room=st.floats(1.0, 40.0),
+    speed=st.one_of(st.floats(0.2, 300.0), st.just(1e6)),  # with that of the last, compute alone decides
+    limit=st.one_of(st.floats(0.3, 3.0), st.sampled_from([1.0001, 1.01])),
+)
+@settings(max_examples=300, deadline=None)
 def test_narrowing_a_cell_takes_no_tile_that_fits_and_is_within_the_limit(cell, forms, room, speed, limit):
-    (m, n, k, count), sizes, low, high = cell
-    problem, dims = Problem.dense(MatMul(m, n, k, count=count), 2), np.array([m, n, k, count], np.int64)
-    rates, totals, known = np.array(problem.all_rates), np.empty(6), np.empty((KNOWN_ROWS, 3))
-    totals_of(dims, rates, totals)
-    table, tile, spans = form_rows(forms, Systolic(rows=16, columns=16)), np.empty((3, 3), np.int64), np.empty((3, 2))
-    kinds, halo = np.empty((2, 2, 2), np.int64), np.array(NO_HALO)
-    for axis in range(3):
-        cut_sizes(tile, axis, dims[axis], sizes[axis])
-    spans_of(tile, halo, spans)
-    kinds_of(tile, table, kinds)
-    space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
+    case, (_, sizes, low, high) = Case.of(cell, forms, room), cell
+    dims, rates, count, known = case.dims, case.rates, case.dims[3], case.known
+    tile, spans, kinds = case.tile, case.spans, case.kinds
     cycles = min(
         tiled_cycles(tile, spans, order, _keep_bits(order, kept), count, rates, speed, 0, kinds)
         for order, kept in itertools.product(ORDERS, range(3))
-        if needed_bytes(tile, spans, dims, order, _keep_bits(order, kept), rates) <= space
+        if needed_bytes(tile, spans, dims, order, _keep_bits(order, kept), rates) <= case.space
     )
-    describe(dims, rates, totals, False, table, space, known)
-    if not know(*map(float, low), *map(float, high), dims, table, 1.0 / speed, limit * cycles, known):
+    if not know(*map(float, low), *map(float, high), dims, case.table, 1.0 / speed, limit * cycles, known):
         assert limit <= 1.0 + 1e-9
         return
     menu = [sorted({low[axis], sizes[axis], high[axis]}) for axis in range(3)]
@@ -126,28 +150,18 @@ def test_narrowing_a_cell_takes_no_tile_that_fits_and_is_within_the_limit(cell, 
 @given(cell=cells(), room=st.floats(1.0, 40.0), speed=st.floats(0.2, 300.0), latency=st.sampled_from([0, 10, 200]))
 @settings(max_examples=200, deadline=None)
 def test_a_way_that_is_struck_for_one_that_keeps_more_is_never_faster(cell, room, speed, latency):
-    (m, n, k, count), sizes, low, high = cell
-    array = Systolic(rows=16, columns=16)
-    problem, dims = Problem.dense(MatMul(m, n, k, count=count), 2), np.array([m, n, k, count], np.int64)
-    rates, totals, known = np.array(problem.all_rates), np.empty(6), np.empty((KNOWN_ROWS, 3))
-    totals_of(dims, rates, totals)
-    table, tile, spans = form_rows(array.folds, array), np.empty((3, 3), np.int64), np.empty((3, 2))
-    kinds, passes, halo = np.empty((2, 2, 2), np.int64), np.empty(3, np.int64), np.array(NO_HALO)
-    for axis in range(3):
-        cut_sizes(tile, axis, dims[axis], sizes[axis])
-    spans_of(tile, halo, spans)
-    kinds_of(tile, table, kinds)
-    space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
-    describe(dims, rates, totals, False, table, space, known)
-    assert know(*map(float, low), *map(float, high), dims, table, 0.0, np.inf, known)
+    case, (_, _, low, high) = Case.of(cell, Systolic(rows=16, columns=16).folds, room), cell
+    dims, rates, count, known = case.dims, case.rates, case.dims[3], case.known
+    tile, spans, kinds, passes = case.tile, case.spans, case.kinds, np.empty(3, np.int64)
+    assert know(*map(float, low), *map(float, high), dims, case.table, 0.0, np.inf, known)
     left = undominated(EVERYTHING, known)
     for number, order in enumerate(ORDERS):
         costs = []
         for kept in range(3):
             keep = _keep_bits(order, kept)
             passes_of(tile[:, 1], order, keep, passes)
-            moved = moved_bytes(tile, spans, passes, totals, halo)
-            fits = needed_bytes(tile, spans, dims, order, keep, rates) <= space
+            moved = moved_bytes(tile, spans, passes, case.totals, HALO)
+            fits = needed_bytes(tile, spans, dims, order, keep, rates) <= case.space
             cycles = tiled_cycles(tile, spans, order, keep, count, rates, speed, latency, kinds)
             costs.append((bool(left >> (number + 6 * kept) & 1), fits, cycles, moved))
         for is_left, _, cycles, moved in costs:

@@ -343,8 +343,7 @@ class CostsWholeSteps(Protocol):
 
 
 class IssuedWork(NamedTuple):
-    """A Work as a training loop issues it, with the saved tensors that Python hooks replace in forward (`packed`), and those that
-    they take from a repeated forward and give to backward (`unpacked`)."""
+    """A Work as a training loop issues it, with the saved tensors that hooks replace in forward, and give to backward again."""
 
     work: Work
     packed: float = 0.0
