@@ -37,12 +37,14 @@ PAGED = {"llama-7b": 24.0}
 class Repeats:
     """How often an alternative and its overlays take turns, and how many steps of each turn are timed after how many others."""
 
-    rounds: int = 3
-    steps: int = 2
+    rounds: int = 2
+    steps: int = 3
     warm: int = 1
 
 
-REPEATS = {"llama-7b": Repeats(rounds=2)}
+ATTEMPTS = 240
+"""How often, once a second, a step is tried while other processes hold the memory that it needs."""
+REPEATS = {"llama-7b": Repeats(rounds=1)}
 
 
 @dataclass(slots=True)
@@ -139,21 +141,16 @@ class Front:
 
     def _try_step(self) -> None:
         """A step, again and again while other processes hold the memory that it needs."""
-        import torch
-
-        for attempt in range(60):
+        for attempt in range(ATTEMPTS):
             try:
                 self.network.step()
                 break
             except RuntimeError:  # libraries of kernels say in their own words that there is no memory
-                if self.device != "cuda" or attempt == 59:
+                if self.device != "cuda" or attempt == ATTEMPTS - 1:
                     raise
-                gc.collect()
-                torch.cuda.empty_cache()
-                time.sleep(1.0)
-        self.network.model.zero_grad(set_to_none=True)
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
+            self._empty_cache()  # here the failed step's tensors are gone: inside of `except` its frames still hold them
+            time.sleep(1.0)
+        self._empty_cache()
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The same document after every row."""
@@ -192,7 +189,7 @@ class Front:
             with context():
                 self.network.step()
                 first_s = time.perf_counter() - begun
-                self.watch.time(self.network, samples, self.repeats.steps, 0 if "cpu" in name else self.repeats.warm)
+                self.watch.time(self.network, samples, 2 if "cpu" in name else 1, 0)  # its peak; times are measured in turns
         except Exception as error:
             self.document["alternatives"].append({"name": name, "refused": repr(error)[:200]})
             say(f"{self.spec}: {name}: {error!r}"[:300])
@@ -206,6 +203,8 @@ class Front:
     def _empty_cache(self) -> None:
         import torch
 
+        self.network.model.zero_grad(set_to_none=True)
+        gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
 
@@ -270,6 +269,7 @@ class Front:
                 return None
             texts = {str(note.message) for note in notes}
             row |= described(pages.plan) | {"whole_share": pages.whole_share, "equal_bits": None}
+            row["rivals"] = {name: [1e3 * score.seconds, score.peak_bytes / GIB] for name, score in pages.rivals.items()}
             row["prepared_s"] = time.perf_counter() - begun
             row["warnings"] = [text for text in texts if "budget" in text or "compiled" in text]
         return row

@@ -36,13 +36,12 @@ from trainyard.ir.protocols import (
     one_after_another,
 )
 from trainyard.ir.routing import Routing
-from trainyard.ir.step import DTYPE_BYTES, Op, Phase, Role, Step, TensorSpec
+from trainyard.ir.step import DTYPE_BYTES, Layout, Op, Phase, Role, Step, TensorSpec
 
 __all__ = [
-    "DENSE", "DTYPE_BYTES", "TWO_FOUR", "Array", "ArrayCost", "Assumption", "Body", "Collective", "Convolution", "Copy", "Dense",
-    "Density",
-    "Device", "DeviceCost", "Direction", "ElementWise", "Gather", "Grouping", "Letter", "MaskSource", "MaskView", "Masks", "MatMul",
-    "Op", "Operand", "Phase", "Plan", "Product", "ProductBody", "Reduction", "Role", "Routing", "Step", "Structured", "System",
-    "TaskClass", "TensorKey",
-    "TensorSpec", "Update", "Work", "assumed", "assumptions_of", "one_after_another",
+    "DENSE", "DTYPE_BYTES", "TWO_FOUR", "Array", "ArrayCost", "Assumption", "Body", "Collective", "Convolution", "Copy",
+    "Dense", "Density", "Device", "DeviceCost", "Direction", "ElementWise", "Gather", "Grouping", "Layout", "Letter",
+    "MaskSource", "MaskView", "Masks", "MatMul", "Op", "Operand", "Phase", "Plan", "Product", "ProductBody", "Reduction",
+    "Role", "Routing", "Step", "Structured", "System", "TaskClass", "TensorKey", "TensorSpec", "Update", "Work", "assumed",
+    "assumptions_of", "one_after_another",
 ]  # fmt: skip

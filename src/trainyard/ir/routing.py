@@ -91,6 +91,7 @@ def divided(ops: Sequence[Op], tensors: Sequence[TensorSpec]) -> tuple[tuple[Op,
         slope = [0, 0, 0, 0]
         if routing.even:
             slope[place] = routing.slope // routing.groups
+        first = len(parts)
         for body, (rows, groups) in zip(routing.products(op.body), routing.parts(), strict=True):
             numbers = [_slice(specs, t, side, routing, rows * groups, groups) for side, t in _operands(op)]
             parts.append(
@@ -101,6 +102,7 @@ def divided(ops: Sequence[Op], tensors: Sequence[TensorSpec]) -> tuple[tuple[Op,
                     slope=tuple(slope),
                     inputs=(*numbers[:2], *op.inputs[2:]),
                     outputs=(numbers[2], *op.outputs[1:]),
+                    host_waits=op.host_waits and len(parts) == first,
                 )
             )
     return tuple(parts), tuple(specs)

@@ -10,11 +10,12 @@ from typing import Any
 from trainyard.errors import BadInput, TrainyardError, quoted
 from trainyard.ir.ops import BODIES, Body
 from trainyard.ir.routing import Routing
-from trainyard.ir.step import Op, Phase, Role, Step, TensorSpec
+from trainyard.ir.step import Layout, Op, Phase, Role, Step, TensorSpec
 from trainyard.reading import parse_json, reader, reason
 
 FORMAT = "trainyard.step"
 VERSION = 1
+LAYOUTS = tuple(Layout)
 
 
 class _Table(dict[Hashable, int]):
@@ -41,7 +42,7 @@ def to_json(step: Step) -> str:
     ops = [
         [
             bodies.number(op.body), words.number(op.name), words.number(op.layer), op.call, words.number(str(op.phase)),
-            int(op.recompute), list(op.inputs), list(op.outputs), words.number(",".join(op.letters) if op.letters else "-"),
+            _flags(op), list(op.inputs), list(op.outputs), words.number(",".join(op.letters) if op.letters else "-"),
             op.fused, list(op.slope) or 0, *_routing_row(op.routing),
         ]
         for op in step.ops
@@ -106,15 +107,20 @@ def _step(document: Mapping[str, Any]) -> Step:
     ops = tuple(
         Op(
             body=bodies[body], name=words[name], layer=words[layer], call=_integers([call])[0], phase=Phase(words[phase]),
-            recompute=bool(recompute), inputs=_integers(inputs), outputs=_integers(outputs),
+            recompute=bool(flags & 1), inputs=_integers(inputs), outputs=_integers(outputs),
             letters=_letters(words[letters]), fused=_optional_integer(fused), slope=_integers(slope or ()),
-            routing=_routing(routing),
+            routing=_routing(routing), host_waits=bool(flags & 2), layout=LAYOUTS[flags >> 2],
         )
-        for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope, *routing in document["ops"]
+        for body, name, layer, call, phase, flags, inputs, outputs, letters, fused, slope, *routing in document["ops"]
     )  # fmt: skip
     world, replicas = document.get("ranks", (1, 1))
     rebatchable = bool(document["rebatchable"])
     return Step(document["name"], document["batch"], ops, tensors, document["source"], rebatchable, world, replicas, tuple(notes))
+
+
+def _flags(op: Op) -> int:
+    """Whether it is a recomputation, whether the host waits before it, and the layout of its operands."""
+    return op.recompute | op.host_waits << 1 | LAYOUTS.index(op.layout) << 2
 
 
 def _routing_row(routing: Routing | None) -> list[list[Any]]:

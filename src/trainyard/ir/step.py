@@ -60,6 +60,15 @@ class Role(StrEnum):
         return self not in TRANSIENT_ROLES
 
 
+class Layout(StrEnum):
+    """How the large operands and the result of an op lie in memory: in the same order, in different orders with the same innermost
+    dimension, or with different innermost dimensions."""
+
+    SAME = "same"
+    MIXED = "mixed"
+    TRANSPOSED = "transposed"
+
+
 TRANSIENT_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.PARAMETER_GRADIENT})
 
 
@@ -106,6 +115,9 @@ class Op:
     `inputs` and `outputs` are tensor numbers. The first two inputs of a product are its operands a (M,K) and b (K,N); `letters`
     are their roles in the layer (A, W, G). Ops of one kernel that keeps intermediate results on chip (flash attention) share a
     number in `fused`. `routing` says that the op is a part of a grouped product: how its rows are divided over experts.
+    `host_waits`: before this op, the program reads a value from the device (`if mask.all():`, `loss.item()`), so the host issues it
+    only when all earlier ops are done; of the first op of a step, those of the step before. `layout` is known of element-wise ops,
+    copies and norms by rows that were captured.
     """
 
     body: Body
@@ -120,6 +132,8 @@ class Op:
     fused: int | None = None
     slope: tuple[int, ...] = ()
     routing: Routing | None = None
+    host_waits: bool = False
+    layout: Layout = Layout.SAME
 
     def __post_init__(self) -> None:
         if self.slope and len(self.slope) != len(dimensions(self.body)):

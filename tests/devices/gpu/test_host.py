@@ -53,6 +53,22 @@ def test_a_host_that_is_ahead_waits_for_its_queue() -> None:
     assert short[3] > 0
 
 
+def test_to_read_a_value_the_host_waits_until_the_device_is_idle() -> None:
+    """A kernel of 100 and three of 1: behind a read before the third, the host issues the rest while nothing runs."""
+    kernels = [kernel(one) for one in (100, 1, 1, 1)]
+    issues = [12.0] * 4
+    assert host.waits(GPU, kernels, issues, [False] * 4)[1:] == pytest.approx([0, 0, 0])
+    assert host.waits(GPU, kernels, issues, [False, False, True, False])[1:] == pytest.approx([0, 12, 11])
+    assert host.waits(GPU, kernels, issues, [True, False, False, False])[0] == pytest.approx(12)
+
+
+def test_the_hosts_time_of_a_step_holds_the_wait_for_a_value() -> None:
+    kernels = {(number,): kernel(100.0) for number in range(3)}
+    step = forward_step(3)
+    waiting = replace(step, ops=(step.ops[0], replace(step.ops[1], host_waits=True), step.ops[2]))
+    assert host_time(GPU, waiting, kernels) == (112.0 + 24.0, 0.0)
+
+
 def forward_step(calls: int) -> Step:
     ops = [Op(body=ElementWise("sigmoid", 8), name=str(number), layer="a", inputs=(0,), outputs=(1,)) for number in range(calls)]
     return Step(name="calls", batch=1, tensors=(TensorSpec((8,)), TensorSpec((8,))), ops=tuple(ops))

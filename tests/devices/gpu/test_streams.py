@@ -8,9 +8,10 @@ import pytest
 
 from trainyard.devices.gpu.calls import Call
 from trainyard.devices.gpu.costs import kernel_of
+from trainyard.devices.gpu.kernels import FUSED_UPDATES
 from trainyard.devices.gpu.streams import row_norm
 from trainyard.devices.gpu.traffic import Cache, Kernel, Traffic
-from trainyard.ir import Body, Collective, Copy, ElementWise, Gather, Op, Reduction, Role, Step, TensorSpec, Update
+from trainyard.ir import Body, Collective, Copy, ElementWise, Gather, Layout, Op, Reduction, Role, Step, TensorSpec, Update
 from trainyard.machines.presets.gpus import H200
 
 GPU = replace(
@@ -20,11 +21,11 @@ GPU = replace(
 LANES = 100.0  # instructions in a second
 
 
-def kernel(body: Body, *shapes: tuple[int, ...], written: int = 1, gpu: object = GPU) -> Kernel:
+def kernel(body: Body, *shapes: tuple[int, ...], written: int = 1, gpu: object = GPU, layout: Layout = Layout.SAME) -> Kernel:
     """One op that reads the first tensors and writes the last ones."""
     tensors = tuple(map(TensorSpec, shapes))
     numbers = tuple(range(len(shapes)))
-    op = Op(body=body, inputs=numbers[: len(shapes) - written], outputs=numbers[len(shapes) - written :])
+    op = Op(body=body, inputs=numbers[: len(shapes) - written], outputs=numbers[len(shapes) - written :], layout=layout)
     return kernel_of(gpu, Step("one", 1, (op,), tensors), Call((0,)), Cache(0.0))  # type: ignore[arg-type]
 
 
@@ -60,6 +61,41 @@ def test_a_clone_of_a_view_computes_an_address_for_each_element() -> None:
     tensors = (TensorSpec((50,)), TensorSpec((50,), view_of=0), TensorSpec((50,)))
     step = Step("view", 1, (Op(body=Copy("clone", 50), inputs=(1,), outputs=(2,)),), tensors)
     assert kernel_of(GPU, step, Call((0,)), Cache(0.0)).compute_s == pytest.approx(110 * 50 / LANES)
+
+
+@pytest.mark.parametrize(
+    ("body", "shapes", "layout", "passes"),
+    [
+        (ElementWise("add", 50), ((50,), (50,), (50,)), Layout.MIXED, 1),
+        (ElementWise("add", 50), ((50,), (50,), (50,)), Layout.TRANSPOSED, 2),  # one operand lies as the result does, one does not
+        (ElementWise("neg", 50), ((50,), (50,)), Layout.TRANSPOSED, 1),
+        (ElementWise("mul", 50), ((50,), (5,), (50,)), Layout.MIXED, 1),  # a broadcast operand costs nothing on top
+        (Copy("clone", 50), ((50,), (50,)), Layout.MIXED, 1),
+        (Copy("cat", 50), ((25,), (25,), (50,)), Layout.MIXED, 1),
+    ],
+)
+def test_tensors_that_lie_differently_are_read_element_by_element(
+    body: Body, shapes: tuple[tuple[int, ...], ...], layout: Layout, passes: int
+) -> None:
+    found = kernel(body, *shapes, layout=layout)
+    assert found.compute_s == pytest.approx(passes * 110 * 50 / LANES)
+    assert found.bytes == kernel(body, *shapes).bytes
+
+
+def test_a_cast_to_a_wider_type_is_read_element_by_element_and_one_to_a_narrower_type_is_not() -> None:
+    for first, second, instructions in (("bf16", "fp32", 110), ("fp32", "bf16", 0), ("fp32", "fp32", 0)):
+        tensors = (TensorSpec((50,), first), TensorSpec((50,), second))
+        step = Step("cast", 1, (Op(body=Copy("_to_copy", 50), inputs=(0,), outputs=(1,)),), tensors)
+        found = kernel_of(GPU, step, Call((0,)), Cache(0.0))  # type: ignore[arg-type]
+        assert found.compute_s == pytest.approx(instructions * 50 / LANES)
+
+
+@pytest.mark.parametrize("function", ["layer_norm", "layer_norm_backward"])
+def test_a_norm_copies_rows_that_do_not_lie_in_order_first(function: str) -> None:
+    body, shapes = Reduction(function, 800, 800, 2), ((80, 10), (80, 10))
+    plain, copied = (kernel(body, *shapes, layout=layout) for layout in (Layout.SAME, Layout.TRANSPOSED))
+    assert copied.seconds == pytest.approx(plain.seconds + 800 * 110 / LANES + GPU.ramp_s)
+    assert copied.launches == plain.launches + 1
 
 
 def test_a_column_sum_walks_rows_in_blocks_and_adds_up_twice() -> None:
@@ -136,7 +172,8 @@ def test_kernels_of_an_update_are_shared_by_36_tensors_of_a_list(optimizer: str,
     found = kernel_of(replace(GPU, optimizer=optimizer), step, Call((0,)), Cache(0.0))  # type: ignore[arg-type]
     assert found.launches == pytest.approx(launches)
     assert (found.listed, found.calls) == (listed, 0)
-    assert found.compute_s == pytest.approx(listed * 50 * 60 / LANES)
+    passes = FUSED_UPDATES["adamw"] if optimizer == "fused" else 8
+    assert found.compute_s == pytest.approx(passes * 50 * 60 / LANES)
     assert sum(found.bytes.values()) == pytest.approx((20 if listed == 8 else 7) * 200, rel=0.02)
 
 

@@ -14,7 +14,7 @@ from trainyard.caches import ByIdentity
 from trainyard.construction import NonNegative, NonNegativeInt, Positive, Share, part
 from trainyard.devices.gpu.calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu.costs import kernel_of
-from trainyard.devices.gpu.host import HostTime, hooks_s, host_time, issue_s, waiting_times, waits
+from trainyard.devices.gpu.host import HostTime, hooks_s, host_time, issue_s, reads_value, waiting_times, waits
 from trainyard.devices.gpu.products import Limits
 from trainyard.devices.gpu.structured import SPEEDUP, Sparse, sparse_products
 from trainyard.devices.gpu.traffic import Cache, Kernel
@@ -176,7 +176,8 @@ class Gpu:
             issue_s(self, kernel, phase) + hooks_s(self, each.packed, each.unpacked)
             for kernel, phase, each in zip(issued, phases, works, strict=True)
         ]
-        return sum(waits(self, issued, host)) + sum(kernel.seconds for kernel in issued)
+        reads = [reads_value(step, each.work.ops) for each in works]
+        return sum(waits(self, issued, host, reads)) + sum(kernel.seconds for kernel in issued)
 
     def host_time(self, step: Step) -> HostTime:
         """Host time of a step that begins with an idle device, as a stopwatch around one call of a training step has it."""

@@ -30,6 +30,11 @@ def issue_s(gpu: Gpu, kernel: Kernel, phase: Phase) -> float:
     return kernel.calls * call_s + kernel.launches * gpu.launch_s + kernel.listed * gpu.list_s
 
 
+def reads_value(step: Step, ops: Ops) -> bool:
+    """Whether the program reads a value from the device before this call: the host waits for it."""
+    return any(step.ops[op].host_waits for op in ops)
+
+
 def hooks_s(gpu: Gpu, packed: float, unpacked: float) -> float:
     """Host time of Python hooks on saved tensors."""
     return gpu.call_s * (PACKED_CALLS * packed + UNPACKED_CALLS * unpacked)
@@ -43,6 +48,7 @@ def waiting_times(gpu: Gpu, step: Step, kernels: Mapping[Ops, Kernel]) -> list[f
         gpu,
         [*kernels.values()],
         [issue + hooks_s(gpu, *hooks.get(ops, (0.0, 0.0))) for issue, ops in zip(issues, kernels, strict=True)],
+        [reads_value(step, ops) for ops in kernels],
     )
 
 
@@ -76,6 +82,8 @@ def host_time(gpu: Gpu, step: Step, kernels: Mapping[Ops, Kernel]) -> HostTime:
     ends: deque[tuple[float, float]] = deque()
     for ops, kernel in kernels.items():
         count += kernel.launches
+        if reads_value(step, ops):
+            issued = max(issued, finished)
         issued += issue_s(gpu, kernel, step.ops[ops[0]].phase)
         while ends and ends[0][0] <= count - gpu.queue:
             blocked += max(0.0, ends[0][1] - issued)
@@ -85,10 +93,11 @@ def host_time(gpu: Gpu, step: Step, kernels: Mapping[Ops, Kernel]) -> HostTime:
     return HostTime(issued + gpu.step_s, blocked)
 
 
-def waits(gpu: Gpu, kernels: Sequence[Kernel], issues: Sequence[float]) -> list[float]:
-    """The same, given the host time of each call.
+def waits(gpu: Gpu, kernels: Sequence[Kernel], issues: Sequence[float], reads: Sequence[bool] = ()) -> list[float]:
+    """The same, given the host time of each call, and before which of them the host reads a value.
 
-    The host may be `queue` kernels ahead; the device runs them in order. Each step begins with `step_s` of Python.
+    The host may be `queue` kernels ahead; the device runs them in order. Each step begins with `step_s` of Python. To read a value
+    the host waits until the device has done everything before it.
     """
     waited = [0.0] * len(kernels)
     if gpu.graphs:
@@ -100,6 +109,8 @@ def waits(gpu: Gpu, kernels: Sequence[Kernel], issues: Sequence[float]) -> list[
         issued += gpu.step_s
         for index, kernel in enumerate(kernels):
             count += kernel.launches
+            if reads and reads[index]:
+                issued = max(issued, finished)
             issued += issues[index]
             while oldest < len(ends) and ends[oldest][0] <= count - gpu.queue:
                 issued = max(issued, ends[oldest][1])

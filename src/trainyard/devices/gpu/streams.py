@@ -15,6 +15,7 @@ from trainyard.devices.gpu.kernels import (
     CHANNELS_LAST_NORM,
     COLUMN_ROWS,
     ELEMENTS_PER_LAUNCH,
+    FUSED_UPDATES,
     GAIN_ROWS,
     GAIN_SPLIT,
     GAIN_SPLIT_TRIPS,
@@ -32,7 +33,7 @@ from trainyard.devices.gpu.kernels import (
 )
 from trainyard.devices.gpu.traffic import Kernel, Traffic, element_type, finish
 from trainyard.errors import NotModelled
-from trainyard.ir import Collective, Copy, ElementWise, Gather, Op, Reduction, Role, Step, TensorSpec, Update
+from trainyard.ir import Collective, Copy, ElementWise, Gather, Layout, Op, Reduction, Role, Step, TensorSpec, Update
 
 if TYPE_CHECKING:
     from trainyard.devices.gpu.device import Gpu
@@ -53,7 +54,8 @@ def stream(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
         return _reduction(gpu, body, step, op, traffic)
     if isinstance(body, ElementWise):
         kernels = STREAMS.get(body.function, Kernels(heavy=float(_broadcasts(step, op, body))))
-        return _plain(gpu, kernels, body.elements, traffic, body.elements * body.operations)
+        instructions = max(body.elements * body.operations, _strided_passes(step, op) * body.elements * gpu.strided_instructions)
+        return _plain(gpu, kernels, body.elements, traffic, instructions)
     if isinstance(body, Copy):
         return _copy(gpu, body, step, op, traffic)
     raise TypeError(f"{type(body).__name__} is not a streaming op")
@@ -65,6 +67,15 @@ def _broadcasts(step: Step, op: Op, body: ElementWise) -> bool:
     return any(1 < size < body.elements for size in sizes)
 
 
+def _strided_passes(step: Step, op: Op) -> int:
+    """How often elements are loaded one by one: all at once where tensors lie in different orders, and once more where neighbouring
+    threads read an operand from places far apart while they write the result."""
+    if op.layout is not Layout.TRANSPOSED:
+        return int(op.layout is Layout.MIXED)
+    result = max((step.tensors[tensor].elements for tensor in op.outputs), default=0)
+    return 1 + (sum(step.tensors[tensor].elements == result for tensor in op.inputs) > 1)
+
+
 def _plain(gpu: Gpu, kernels: Kernels, elements: int, traffic: Traffic, operations: float = 0.0, serial_s: float = 0.0) -> Kernel:
     traffic.reads(kernels.reads)
     traffic.writes(kernels.writes)
@@ -73,14 +84,24 @@ def _plain(gpu: Gpu, kernels: Kernels, elements: int, traffic: Traffic, operatio
 
 
 def _copy(gpu: Gpu, body: Copy, step: Step, op: Op, traffic: Traffic) -> Kernel:
-    """A clone of a view reads with a stride, element by element; fills, concatenations and casts use vector loads."""
+    """A clone of a view reads with a stride, element by element, as does any copy between tensors that lie differently, and a cast
+    to a wider type; fills and other copies use vector loads."""
     strided = body.function == "clone" and op.inputs and step.tensors[op.inputs[0]].view_of is not None
+    strided = strided or op.layout is not Layout.SAME or _widens(gpu, step, op)
     return _plain(
         gpu,
         STREAMS.get(body.function, Kernels()),
         body.elements,
         traffic,
         body.elements * gpu.strided_instructions if strided else 0.0,
+    )
+
+
+def _widens(gpu: Gpu, step: Step, op: Op) -> bool:
+    return bool(op.inputs) and any(
+        gpu.bytes_of(step.tensors[result]) > gpu.bytes_of(step.tensors[op.inputs[0]])
+        for result in op.outputs
+        if step.tensors[result].elements == step.tensors[op.inputs[0]].elements
     )
 
 
@@ -91,7 +112,8 @@ def _reduction(gpu: Gpu, body: Reduction, step: Step, op: Op, traffic: Traffic) 
     if body.function in ("batch_norm", "batch_norm_backward"):
         return _batch_norm(gpu, step, op, traffic)
     if body.function in ("layer_norm", "layer_norm_backward"):
-        return row_norm(gpu, traffic, math.prod(shape[:-1]), shape[-1], backward=body.function == "layer_norm_backward")
+        backward, copied = body.function == "layer_norm_backward", op.layout is not Layout.SAME
+        return row_norm(gpu, traffic, math.prod(shape[:-1]), shape[-1], backward=backward, copied=copied)
     kernels = STREAMS.get(body.function, Kernels())
     if "softmax" in body.function and shape and shape[-1] > LONG_ROW:  # the row does not fit registers and is read again
         kernels = kernels._replace(reads=kernels.reads * (1.5 if "backward" in body.function else 2.0))
@@ -155,8 +177,15 @@ def _by_blocks(gpu: Gpu, blocks: int, elements: float) -> float:
     return max(waves * block_s, block_s / gpu.block_share) + waves * gpu.fill_s
 
 
-def row_norm(gpu: Gpu, traffic: Traffic, rows: int, width: int, *, backward: bool) -> Kernel:
-    """Layer and RMS norm: one block for each row; a second kernel sums the gradients of gain and bias by column."""
+def row_norm(gpu: Gpu, traffic: Traffic, rows: int, width: int, *, backward: bool, copied: bool = False) -> Kernel:
+    """Layer and RMS norm: one block for each row; a second kernel sums the gradients of gain and bias by column.
+
+    An operand that does not lie row by row is `copied` first.
+    """
+    if copied:
+        norm = row_norm(gpu, traffic, rows, width, backward=backward)
+        copy_s = gpu.instructions_s(rows * width * gpu.strided_instructions) + gpu.ramp_s
+        return norm._replace(seconds=norm.seconds + copy_s, compute_s=norm.compute_s + copy_s, launches=norm.launches + 1)
     compute_s = gpu.instructions_s(rows * width * gpu.heavy_instructions)
     traffic.reads(2.0 if backward else 1.0)
     traffic.writes()
@@ -208,7 +237,8 @@ def _update(gpu: Gpu, body: Update, step: Step, op: Op, traffic: Traffic) -> Ker
     launches = float(kernels)
     if gpu.optimizer != "single":
         launches = kernels * max(1.0 / TENSORS_PER_LAUNCH, body.elements / ELEMENTS_PER_LAUNCH)
-    compute_s = gpu.instructions_s(body.elements * kernels * gpu.heavy_instructions)  # each kernel of a list looks up its tensor
+    heavy = kernels if unfused is not None else FUSED_UPDATES.get(body.optimizer.lower(), 1.0)
+    compute_s = gpu.instructions_s(body.elements * heavy * gpu.heavy_instructions)  # each kernel of a list looks up its tensor
     return finish(gpu, traffic, compute_s=compute_s, launches=launches, calls=0.0, listed=float(kernels))
 
 

@@ -8,9 +8,9 @@ values. In reading order:
 - swap: replaces the user's tensors by stand-ins and restores them; closures: restores what the user's function holds; execution:
   runs ops on shapes; values: the values that are known beside the shapes; questions: answers for a program that reads values;
   locations: lines of the user's code; interface: devices; autocast: mixed precision
-- recorder: writes each dispatched op down; frames: which layer it belongs to; tensor_table: which tensor is which; letters: which
-  operand of a product is the weight, the activation or the gradient; updates: the optimizer's ops; phases: grad_input or
-  grad_weight; distributed, world: process groups, DDP and FSDP2
+- recorder: writes each dispatched op down; frames: which layer it belongs to; tensor_table: which tensor is which; layouts: whether
+  its tensors lie alike in memory; letters: which operand of a product is the weight, the activation or the gradient; updates: the
+  optimizer's ops; phases: grad_input or grad_weight; distributed, world: process groups, DDP and FSDP2
 - attention: the kernel of each scaled-dot-product attention, by torch's rules
 - ops: what each torch op is, its handlers and shape rules
 - merge: two captures at different batch sizes become one Step whose dimensions depend on the batch

@@ -134,6 +134,7 @@ class Interface(TorchFunctionMode):
         optimizing = recorder.updates is not None and (recorder.updates.active or recorder.updates.priming)
         if optimizing or recorder.executor.has_values(args[0]) or args[0].numel() != 1 or not args[0].is_floating_point():
             return func(*args, **kwargs)
+        recorder.host_reads(args[0])
         return _unread(recorder.questions)
 
     def _float(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,10 +142,12 @@ class Interface(TorchFunctionMode):
         recorder = self._recorder
         if recorder.frames.inside or recorder.executor.has_values(args[0]) or args[0].numel() != 1:
             return func(*args, **kwargs)
+        recorder.host_reads(args[0])
         recorder.questions.notes["the training step makes a number of a tensor without values: 1.0 stands for it"] = None
         return 1.0
 
     def _numpy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._recorder.host_reads(args[0])
         with undispatched():
             return self._recorder.questions.array(args[0].detach()).numpy()
 
@@ -155,6 +158,7 @@ class Interface(TorchFunctionMode):
 
     def _tolist(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0].detach()
+        self._recorder.host_reads(tensor)
         if self._recorder.executor.has_values(tensor) or not tensor.is_floating_point():
             with undispatched():
                 return self._recorder.questions.array(tensor).tolist()

@@ -48,6 +48,7 @@ def merged(first: Recording, others: Sequence[Recording]) -> tuple[tuple[Op, ...
         Op(
             body=op.body, name=op.name, layer=op.frame.path, call=op.frame.call, phase=op.phase, recompute=op.recompute,
             inputs=op.inputs, outputs=op.outputs, letters=op.letters, fused=op.fused, slope=slope, routing=op.routing,
+            host_waits=op.host_waits, layout=op.layout,
         )
         for op, slope in zip(first.ops, op_slopes, strict=True)
     )  # fmt: skip

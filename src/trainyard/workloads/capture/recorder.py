@@ -14,9 +14,10 @@ from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput, CaptureError
-from trainyard.ir import Body, Convolution, ElementWise, Letter, MatMul, Phase, Role, Routing, Update
+from trainyard.ir import Body, Convolution, ElementWise, Layout, Letter, MatMul, Phase, Role, Routing, Update
 from trainyard.workloads.capture.execution import Executor, dense_parts, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
+from trainyard.workloads.capture.layouts import layout_of
 from trainyard.workloads.capture.letters import ProductLetters
 from trainyard.workloads.capture.locations import current_location
 from trainyard.workloads.capture.ops.handlers import Rule, rule_of
@@ -45,6 +46,8 @@ class RawOp:
     letters: tuple[Letter, ...]
     fused: int | None
     routing: Routing | None = None
+    host_waits: bool = False
+    layout: Layout = Layout.SAME
 
 
 @dataclass(slots=True)
@@ -76,7 +79,7 @@ class Recorder(TorchDispatchMode):
         self.frames, self.executor = frames, executor
         self.questions = Questions(executor, stated or {}, lambda: self._position().frame.path, sizes)
         executor.evaluator.where = self._where
-        executor.selection = self.questions.selection
+        executor.selection = self._selected
         executor.on_trial = self._note_trial
         self.tensor_table = TensorTable(Role.INPUT if loop else Role.BUFFER)
         self.loop = loop
@@ -98,6 +101,7 @@ class Recorder(TorchDispatchMode):
         self._last_frame = frames.root
         self._last_outside: tuple[str, Tensor] | None = None
         self._backward_ran = False
+        self._host_reads = False
         for index, (name, parameter) in enumerate(parameters.items()):
             self.tensor_table.enter(getattr(parameter, "_local_tensor", parameter), Role.PARAMETER, name, "weight", index)
 
@@ -109,6 +113,8 @@ class Recorder(TorchDispatchMode):
             stack.enter_context(self.updates.watching())
             stack.enter_context(self)
             yield
+        if self._host_reads and self.ops:
+            self.ops[0].host_waits = True  # of the next step
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -163,11 +169,22 @@ class Recorder(TorchDispatchMode):
             raise
         return result
 
+    def host_reads(self, tensor: Tensor) -> None:
+        """The program reads a value of the device: the host waits before it issues the next op."""
+        self._host_reads |= tensor.is_meta and not self.paused
+
+    def _selected(self, mask: Tensor) -> list[Tensor] | None:
+        self.host_reads(mask)
+        return self.questions.selection(mask)
+
     def _answer(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """The result of an op that reads values while the step runs on shapes."""
+        optimizing = self.updates is not None and (self.updates.active or self.updates.priming)
+        if rule.name == "_local_scalar_dense" and optimizing and not self.executor.has_values(args[0]):
+            return 1.0  # a step counter or a rate of the optimizer: any number gives the same shapes
+        for tensor in tensors:
+            self.host_reads(tensor)
         if rule.name == "_local_scalar_dense":
-            if self.updates is not None and (self.updates.active or self.updates.priming) and not self.executor.has_values(args[0]):
-                return 1.0  # a step counter or a rate of the optimizer: any number gives the same shapes
             return self.questions.scalar(args[0], rule.overload)
         if rule.name == "equal":
             return self.questions.is_equal(args[0], args[1])
@@ -261,6 +278,8 @@ class Recorder(TorchDispatchMode):
             return
         if rule.name == "_to_copy" and outputs and not self.executor.real and tensors[0].is_meta and not outputs[0].is_meta:
             self.tensor_table.alias(outputs[0], tensors[0])  # values that the program reads on the host
+            if not kwargs.get("non_blocking"):
+                self.host_reads(tensors[0])
             return
         host_copy = self._is_host_copy(rule, tensors, outputs)
         moved = host_copy or (rule.name == "_to_copy" and kwargs.get("device") is not None and not self.executor.real)
@@ -313,7 +332,7 @@ class Recorder(TorchDispatchMode):
 
     def _append(self, rule: Rule, call: Call, position: Position, *, host_copy: bool) -> None:
         pieces = self._pieces(rule, call)
-        number = None
+        number, first = None, len(self.ops)
         if any(piece.fused for piece in pieces):
             number, self._fused = self._fused, self._fused + 1
         for piece in pieces:
@@ -338,8 +357,11 @@ class Recorder(TorchDispatchMode):
                     fused=number if piece.fused else None, routing=piece.routing,
                     inputs=tuple([self.tensor_table.read(t) for t in inputs if call.reads(t)]),
                     outputs=tuple([self.tensor_table.write(t, role, kind, owner) for t in outputs]),
+                    host_waits=self._host_reads and len(self.ops) == first,
+                    layout=Layout.SAME if piece.fused else layout_of(piece.body, inputs, outputs),
                 )
             )  # fmt: skip
+        self._host_reads = False
 
     def _pieces(self, rule: Rule, call: Call) -> list[Piece]:
         if rule.handler is None:
@@ -378,9 +400,10 @@ class Recorder(TorchDispatchMode):
                 body=self._bodies.setdefault(body, body), name=body.optimizer.lower(), frame=self._owners[owner],
                 phase=Phase.UPDATE, phase_is_final=True, recompute=False, letters=(), fused=None,
                 inputs=tuple([self.tensor_table.read(t) for t in read]),
-                outputs=tuple([self.tensor_table.write(t, Role.STATE, "buffer") for t in written]),
+                outputs=tuple([self.tensor_table.write(t, Role.STATE, "buffer") for t in written]), host_waits=self._host_reads,
             )
         )  # fmt: skip
+        self._host_reads = False
 
     def _letters_and_phase(
         self, piece: Piece, inputs: Sequence[Any], kinds: Sequence[Kind], position: Position

@@ -31,7 +31,7 @@ from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
 from trainyard.live.paging.regions.survey import Survey, What
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
-from trainyard.live.paging.regions.whole import PASSES, SHARES, Contest, Rival, WholeModel, can_be_compiled
+from trainyard.live.paging.regions.whole import PASSES, SHARES, Contest, Rival, Score, WholeModel, can_be_compiled
 from trainyard.live.paging.signature import Signature, signature_of, tensors_of
 from trainyard.mapping.overlay.search import enough
 from trainyard.units import parse, show
@@ -307,6 +307,14 @@ class RegionPages:
         return None if isinstance(self._rival, str) else self._rival
 
     @property
+    def rivals(self) -> dict[str, Score]:
+        """Time and peak memory of the ways that the last plan was compared with: by blocks, without a compiler, as a whole."""
+        if self._current is None:
+            return {}
+        scores = self._progress[self._current].contest.scores
+        return {rival if isinstance(rival, str) else f"whole {rival}": score for rival, score in scores.items()}
+
+    @property
     def is_settled(self) -> bool:
         """Whether the last pass followed a plan with which nothing is compared any more."""
         return self._current is not None and not self._progress[self._current].contest.queue
@@ -340,7 +348,7 @@ class RegionPages:
     def _install(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
         """The plan by blocks, or the model compiled as a whole where that is measured or has won."""
         self._note_peak()
-        rival = contest.rival if contest.queue else contest.winner(self.budget)
+        rival = contest.rival if contest.queue else contest.winner
         chosen = plan.eager if rival == "eager" and plan.eager is not None else plan
         if isinstance(rival, str) or self._whole is None:
             self._install_blocks(chosen)
