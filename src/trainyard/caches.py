@@ -32,6 +32,9 @@ DIGEST = 16
 """Bytes of the checksum in front of a stored table: a file that was damaged does not carry the checksum of its content."""
 
 
+_MISSING: Any = object()
+
+
 class ByIdentity(Generic[T]):
     """An object as a key: equal to itself alone. The cache keeps the object alive, so that its identity stays its own."""
 
@@ -74,9 +77,11 @@ class BoundedCache:
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`, made if it is not there. `make` runs outside the lock, so it may use the cache itself."""
         with self._lock:
-            if key in self._values:
-                known: T = self._values.pop(key)
-                self._values[key] = known  # now the most recent
+            known: T = self._values.get(key, _MISSING)
+            if known is not _MISSING:
+                if next(reversed(self._values)) != key:  # a comparison takes less than hashing a long key again
+                    del self._values[key]
+                    self._values[key] = known  # now the most recent
                 return known
         value = make()
         with self._lock:

@@ -310,6 +310,8 @@ def _between(
 
 def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supply: Supply, goal: Goal) -> Integers:
     """The best tiling of each product from shortlists for this very size of the scratchpad."""
+    from trainyard.kernels.mapping.tile_ranges import least_in
+
     speed, latency, own = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), supply.latency_cycles
 
     def closer(shortlist: Shortlist, own: int) -> Shortlist:
@@ -326,7 +328,7 @@ def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supp
     shortlist = _SHORTLISTS.get(at, lambda: closer(_listed(products, key, samples.range, latency, goal.tolerance), latency))
     prices = _price_row(goal.prices)
     rows = shortlist.choose(speed, own, prices, goal.tolerance)
-    if rows[:, 6].all():
+    if least_in(rows, 6):
         return rows
     left = (rows[:, 6] == 0) & shortlist.improvable
     if own != latency and left.any():
@@ -380,10 +382,13 @@ class TileSearch:
 
     def _searched(self, asked: Products, supply: Supply, goal: Goal) -> tuple[Integers, bool]:
         """The rows, and whether every product has an answer."""
+        from trainyard.kernels.mapping.tile_ranges import least_in
+
         simple = goal.objective == "time" and goal.tolerance > 0 and not goal.effort
         rows = _from_shortlists(asked, self.key, supply, goal) if simple else asked.at(supply, goal)
+        complete = least_in(rows, 4) >= 0
         rows.flags.writeable = False
-        return rows, not len(rows) or int(rows[:, 4].min()) >= 0
+        return rows, complete
 
     def _refuse(self, rows: Integers, supply: Supply) -> None:
         from trainyard.kernels.mapping.tile_search import TOO_LONG

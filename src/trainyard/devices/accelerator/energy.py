@@ -4,14 +4,14 @@ array brings with it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import per_part
+from trainyard.caches import BoundedCache, ByIdentity, per_part
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import energy
 from trainyard.hardware.tables.energy import Prices, ram_joules_per_byte
@@ -42,10 +42,12 @@ class RateTable(dict[str, list[tuple[str, float]]]):
     """Components and joules by event. Multiply-accumulates in a format are looked up when they are first asked for: a step has few
     of the formats."""
 
-    def __init__(self, nm: float, charged: bool, rows: Mapping[str, list[tuple[str, float]]]) -> None:
-        """`charged`: whether the table's multiply-accumulates are paid for, at the node `nm`."""
+    def __init__(self, nm: float, charged: bool, rows: Mapping[str, list[tuple[str, float]]], layout: Hashable = None) -> None:
+        """`charged`: whether the table's multiply-accumulates are paid for, at the node `nm`. Tables of one `layout` have the same
+        events and components; None is that of this table alone."""
         super().__init__(rows)
         self._nm, self._charged = nm, charged
+        self.layout = ByIdentity(self) if layout is None else layout
 
     def __missing__(self, event: str) -> list[tuple[str, float]]:
         if event not in FORMATS:
@@ -68,10 +70,16 @@ class EnergyRates:
         """The rates of these events, in their order."""
         known = self._terms.get(events)
         if known is None:
-            rows = [(number, *row) for number, event in enumerate(events) for row in self.by_event[event]]
-            event, component, joules = zip(*rows, strict=True) if rows else ((), (), ())
-            known = self._terms[events] = Terms(*_places(event, component, self.components), np.array(joules, np.float64))
+            joules = np.array([joules for event in events for _, joules in self.by_event[event]], np.float64)
+            places = _PLACES.get((events, self.by_event.layout), lambda: self._places(events))
+            known = self._terms[events] = Terms(*places, joules)
         return known
+
+    def _places(self, events: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Numbers of the event and of the component of each term: the same at every node."""
+        rows = [(number, component) for number, event in enumerate(events) for component, _ in self.by_event[event]]
+        components = [self.components.index(component) for _, component in rows]
+        return np.array([number for number, _ in rows], np.int64), np.array(components, np.int64)
 
     def require(self, events: Collection[str], array: object) -> None:
         """Refuses local accesses of an array that does not say how large its local scratchpads are."""
@@ -90,12 +98,8 @@ class EnergyRates:
         return joules_by_component
 
 
-@lru_cache(maxsize=64)
-def _places(
-    event: tuple[int, ...], component: tuple[str, ...], components: tuple[str, ...]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Numbers of the event and of the component of each term: the same at every node."""
-    return np.array(event, np.int64), np.array([components.index(name) for name in component], np.int64)
+_PLACES = BoundedCache(entries=64)
+"""Of terms, by their events and the layout of the table."""
 
 
 @lru_cache(maxsize=256)
@@ -138,7 +142,7 @@ def energy_rates(
         "dram_read":        [("dram", dram)],
         "dram_write":       [("dram", dram)],
         "vector_op":        [("vector", energy.add_joules("fp32", nm))],
-    })
+    }, layout=(own, local_bytes is None, tuple(name for name, _, _ in levels)))
     # fmt: on
     for row in own:
         table[row.event] = [*table[row.event], (row.component, row.at(nm, number))]

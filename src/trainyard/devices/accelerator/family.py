@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.devices.accelerator.batch_costs import BatchCosts, Rates, batch_from_tiles, rates_by_format, which_at_once
 from trainyard.devices.accelerator.costs import Costing
-from trainyard.devices.accelerator.energy import energy_rates, tile_prices
+from trainyard.devices.accelerator.energy import FORMATS, PRICES_DRAM, PRICES_NM, energy_rates, tile_prices
 from trainyard.devices.accelerator.step_shape import StepShape, step_shape
 from trainyard.errors import TrainyardError
 from trainyard.ir import Array, Step
@@ -61,13 +61,15 @@ class StepFamily:
             return None
         try:
             search = TileSearch.of(shape.products.shapes, array.folds, array, costing.tile)  # type: ignore[attr-defined]
-            family = cls(
-                shape=shape, array=array, vector_lanes=costing.vector_lanes, search=search, number=number, energy=energy
+            rates_by_format(
+                shape, array, (),
+                lambda other: energy_rates(
+                    energy.components, energy.local_bytes, 1.0, PRICES_NM, PRICES_DRAM, number, other or number
+                ),
             )  # fmt: skip
-            _rates(family, 1.0, 16, "hbm2")
         except TrainyardError:
             return None
-        return family
+        return cls(shape=shape, array=array, vector_lanes=costing.vector_lanes, search=search, number=number, energy=energy)
 
     def costs(self, supply: Supply, bank_bytes: float, nm: float, dram_kind: str) -> BatchCosts | None:
         """All demands of the step on a machine with these numbers; None where they have to be costed one by one."""
@@ -87,8 +89,12 @@ def _goal(family: StepFamily, bank_bytes: float) -> Goal:
 
 @lru_cache(maxsize=CACHED_NUMBERS)
 def _rates(family: StepFamily, bank_bytes: float, nm: float, dram_kind: str) -> Rates:
+    """As `rates_by_format` has them, which has refused what has no rates."""
     own, multiplier = family.energy, family.number
-    return rates_by_format(
-        family.shape, family.array, (),
-        lambda number: energy_rates(own.components, own.local_bytes, bank_bytes, nm, dram_kind, multiplier, number or multiplier),
-    )  # fmt: skip
+    own_rates = energy_rates(own.components, own.local_bytes, bank_bytes, nm, dram_kind, multiplier, multiplier)
+    rates: Rates = {None: own_rates}
+    for number, _ in family.shape.products.numbers:
+        rates[number] = own_rates
+        if number != multiplier and f"mac_{number}" in FORMATS:
+            rates[number] = energy_rates(own.components, own.local_bytes, bank_bytes, nm, dram_kind, multiplier, number)
+    return rates

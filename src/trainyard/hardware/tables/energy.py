@@ -210,9 +210,14 @@ def ram_joules_per_byte(access: Access, size_bytes: float, nm: float) -> float:
 
 def _ram(access: Access, size_bytes: float, nm: float) -> float:
     require_node(nm)
-    right = line_through(RAM_SIZES, size_bytes)
-    ends = [(row.size_bytes, row.picojoules(access, nm)) for row in RAM_64_BITS[right - 1 : right + 1]]
-    return on_line(ends[0], ends[1], size_bytes) / 8 * PICO
+    points, right = _ram_points(access, nm), line_through(RAM_SIZES, size_bytes)
+    return on_line(points[right - 1], points[right], size_bytes) / 8 * PICO
+
+
+@lru_cache(maxsize=CACHED_NODES)
+def _ram_points(access: Access, nm: float) -> list[tuple[float, float]]:
+    """Sizes of RAMs, and picojoules of an access, at a node."""
+    return [(row.size_bytes, row.picojoules(access, nm)) for row in RAM_64_BITS]
 
 
 @lru_cache(maxsize=CACHED_NODES)
@@ -223,14 +228,19 @@ def cache_joules_per_byte(size_bytes: float, nm: float) -> float:
     20.0
     """
     require_node(nm)
-    right = line_through(CACHE_SIZES, size_bytes)
-    ends = [(size, row_joules(row, min(nm, 45.0))) for size, row in CACHE_64_BITS[right - 1 : right + 1]]
-    joules = on_line(ends[0], ends[1], size_bytes) / 8
+    points, right = _cache_points(min(nm, 45.0)), line_through(CACHE_SIZES, size_bytes)
+    joules = on_line(points[right - 1], points[right], size_bytes) / 8
     if nm <= 45:
         return joules
     both: tuple[Access, Access] = ("read", "write")
     grown, plain = (sum(_ram(access, size_bytes, node) for access in both) for node in (nm, 45.0))
     return joules * grown / plain
+
+
+@lru_cache(maxsize=CACHED_NODES)
+def _cache_points(nm: float) -> list[tuple[float, float]]:
+    """Sizes of caches, and joules of an access, at a node."""
+    return [(size, row_joules(row, nm)) for size, row in CACHE_64_BITS]
 
 
 @lru_cache(maxsize=CACHED_NODES)
