@@ -148,7 +148,7 @@ def batch_costs(step: Step, policy: Policy, costing: Costing, rates_of: RatesOf,
     """
 
     def others(shape: StepShape) -> CostsByRow:
-        apart = {row: known_costs.get(shape.demands[row]) for row in shape.others}
+        apart = {row: known_costs.get(shape.demands[row]) if known_costs else None for row in shape.others}
         missing = [row for row, cost in apart.items() if cost is None]
         costed = dict(zip(missing, costing.costs([shape.demands[row] for row in missing]), strict=True)) if missing else {}
         return {row: cost or costed[row] for row, cost in apart.items()}
