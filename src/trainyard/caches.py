@@ -32,6 +32,9 @@ DIGEST = 16
 """Bytes of the checksum in front of a stored table: a file that was damaged does not carry the checksum of its content."""
 
 
+_MISSING: Any = object()
+
+
 class ByIdentity(Generic[T]):
     """An object as a key: equal to itself alone. The cache keeps the object alive, so that its identity stays its own."""
 
@@ -57,6 +60,8 @@ class BoundedCache:
     ([4, 9, 16], 2)
     """
 
+    __slots__ = ("_bytes", "_entries", "_lock", "_max_bytes", "_values")
+
     def __init__(self, entries: float = math.inf, max_bytes: float = math.inf) -> None:
         self._entries, self._max_bytes = entries, max_bytes
         self._values: dict[Hashable, Any] = {}
@@ -72,9 +77,11 @@ class BoundedCache:
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`, made if it is not there. `make` runs outside the lock, so it may use the cache itself."""
         with self._lock:
-            if key in self._values:
-                known: T = self._values.pop(key)
-                self._values[key] = known  # now the most recent
+            known: T = self._values.get(key, _MISSING)
+            if known is not _MISSING:
+                if next(reversed(self._values)) != key:  # a comparison takes less than hashing a long key again
+                    del self._values[key]
+                    self._values[key] = known  # now the most recent
                 return known
         value = make()
         with self._lock:
@@ -221,7 +228,10 @@ class _CachedMembers(type(Protocol)):  # type: ignore[misc]  # the metaclass of 
     """The metaclass of a protocol whose member names are looked up once, not at every `isinstance`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return all(hasattr(instance, name) for name in _members(cls))
+        for name in _members(cls):  # noqa: SIM110  # a generator would take twice as long
+            if not hasattr(instance, name):
+                return False
+        return True
 
 
 @cache

@@ -135,24 +135,41 @@ def stem(name: str) -> str:
     return name
 
 
-def arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments by field name, converted and checked; an unknown name is refused with its nearest neighbour.
 
     A copy with one field changed (`replace`) passes all fields: values that were accepted before are not checked again.
     """
-    free, quantities = _unchecked(cls), _quantities(cls)
+    free, quantities, needed, accepted = _constructor(cls)
     for name, value in values.items():
-        if name in free:
+        if accepted.get(name, _NO_VALUE) is value or name in free:
             continue
         kind = type(value)
         if kind is float and name in quantities and quantities[name][0] < value < quantities[name][1]:
             continue
         if kind not in _PLAIN_VALUES or not _accepts(cls, name, value):
             return _converted_arguments(cls, values)
-    return dict(values) if _needed(cls) <= values.keys() else _converted_arguments(cls, values)
+        accepted[name] = value
+    return values if needed <= values.keys() else _converted_arguments(cls, values)
 
 
 _PLAIN_VALUES = frozenset({int, float, str, bool, type(None)})
+_NO_VALUE = object()
+
+
+class ConstructorChecks(NamedTuple):
+    """What the constructor of a class looks at: fields that take anything, quantities with their ranges, fields that must be given;
+    and the value of each field that was accepted last, which never changes: the same object is accepted again."""
+
+    free: frozenset[str]
+    quantities: Mapping[str, tuple[float, float]]
+    needed: frozenset[str]
+    accepted: dict[str, Any]
+
+
+@cache
+def _constructor(cls: type) -> ConstructorChecks:
+    return ConstructorChecks(_unchecked(cls), _quantities(cls), _needed(cls), {})
 
 
 @cache

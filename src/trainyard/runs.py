@@ -80,7 +80,7 @@ def run(
     >>> run("alexnet", on="npu", batch=4, dram="75 GB/s").samples
     4
     """
-    from trainyard import engine, machines
+    from trainyard import machines
     from trainyard.systems import Single
 
     step = step_of(workload, batch)
@@ -94,12 +94,15 @@ def run(
                 "capture the model without them"
             )
         overrides["parallel"] = parallel
-    machine = _overridden(machine, overrides)
+    if overrides:
+        machine = _overridden(machine, overrides)
     masks = _masks(masks, step, seed)
     system = machine if isinstance(machine, System) else Single(device=machine)
     request = RunRequest(step, on, machine, masks)
     schedule = system.schedule(step, masks) if isinstance(system, Single) else None
     if schedule is None:
+        from trainyard import engine
+
         plan = system.plan(step, masks)
         return _result(request, plan, engine.run(plan))
     if not schedule.end_ps:
@@ -213,7 +216,7 @@ class DeferredRun:
     schedule: ProgramSchedule
 
     def energy_by_component(self) -> dict[str, float] | None:
-        return self.schedule.energy_by_component if self.schedule.costs.exact else None
+        return self.schedule.energy_by_component()
 
     def fields(self, name: str) -> Mapping[str, Any]:
         request = self.request

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.caches import BoundedCache
-from trainyard.hardware.tables.energy import REFERENCE
+from trainyard.hardware.tables.energy import REFERENCE, Prices
 from trainyard.ir import Array
 from trainyard.ir.folds import Folds, Pooled
 from trainyard.mapping.tiling import (
@@ -85,7 +85,9 @@ class Products:
         )  # fmt: skip
 
     def within(self, space: float) -> Products:
-        return replace(self, space=space)
+        return Products(
+            self.dims, self.rates, self.halos, self.folds, self.fixed, self.allowed, self.forms, self.joules, space
+        )  # fmt: skip
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -97,7 +99,7 @@ class Products:
 
         rows: Integers = tile_ranges.best_tiles(  # type: ignore[call-arg]  # columns are unpacked
             *self.columns, float(supply.bytes_per_cycle), self.space, supply.latency_cycles, OBJECTIVES.index(goal.objective),
-            self.joules, np.array(goal.prices.row), goal.tolerance, goal.effort,
+            self.joules, _price_row(goal.prices), goal.tolerance, goal.effort,
         )  # fmt: skip
         return rows
 
@@ -116,7 +118,7 @@ class Shortlist:
     def of(cls, products: Products, speeds: Real, latency: int, tolerance: float) -> Shortlist:
         from trainyard.kernels.mapping import tile_ranges
 
-        prices, count = np.array(REFERENCE.row), len(products.dims)
+        prices, count = _price_row(REFERENCE), len(products.dims)
         lists = tile_ranges.shortlist(  # type: ignore[call-arg]  # columns are unpacked
             *products.columns, speeds, products.space, latency, products.joules, prices, tolerance
         )
@@ -215,6 +217,12 @@ def _folds(forms: tuple[Folds | Pooled, ...], granule: Size) -> Integers:
     return np.array([[*sizes, *[1] * (most - len(sizes))] for sizes in chosen], dtype=np.int64)
 
 
+@lru_cache(maxsize=256)
+def _price_row(prices: Prices) -> Real:
+    """Prices for compiled loops, which do not write to them."""
+    return np.array(prices.row)
+
+
 def _rounded_down(latency: int) -> int:
     """A latency that stands for those a little above it: bounds with it hold for them.
 
@@ -242,7 +250,7 @@ def _from_shortlists(products: Products, key: tuple[object, ...], supply: Supply
     low, high = _rooms(space, ROOMS[0])
     if low == high:
         return _at_room(products, key, samples, supply, goal)
-    latency, prices = _rounded_down(supply.latency_cycles), np.array(goal.prices.row)
+    latency, prices = _rounded_down(supply.latency_cycles), _price_row(goal.prices)
     rows, late = np.zeros((len(products.dims), CHOSEN), np.int64), np.zeros(0, np.int64)
     some, which = products, np.arange(len(products.dims))
     for speeds in (samples.range, samples.finer):
@@ -295,18 +303,20 @@ def _between(
 
     def searched() -> Between:
         below, above = (_listed(products.within(room), key, speeds, latency, tolerance) for room in (low, high))
-        return Between.of(below, above, latency, np.array(REFERENCE.row), tolerance)
+        return Between.of(below, above, latency, _price_row(REFERENCE), tolerance)
 
     return _SHORTLISTS.get((*key, low, high, speeds.tobytes(), latency), searched)
 
 
 def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supply: Supply, goal: Goal) -> Integers:
     """The best tiling of each product from shortlists for this very size of the scratchpad."""
+    from trainyard.kernels.mapping.tile_ranges import least_in
+
     speed, latency, own = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), supply.latency_cycles
 
     def closer(shortlist: Shortlist, own: int) -> Shortlist:
         """Products that are not proven everywhere between two bandwidths are searched between them, and at this latency."""
-        left, prices = np.zeros(len(products.dims), np.bool_), np.array(REFERENCE.row)
+        left, prices = np.zeros(len(products.dims), np.bool_), _price_row(REFERENCE)
         for one in np.sqrt(samples.finer[1:] * samples.finer[:-1]):
             left |= (shortlist.choose(one, own, prices, goal.tolerance * CLEAR)[:, 6] == 0) & shortlist.improvable
         which = np.flatnonzero(left)
@@ -316,9 +326,9 @@ def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supp
 
     at = (*key, products.space, samples.number, latency)
     shortlist = _SHORTLISTS.get(at, lambda: closer(_listed(products, key, samples.range, latency, goal.tolerance), latency))
-    prices = np.array(goal.prices.row)
+    prices = _price_row(goal.prices)
     rows = shortlist.choose(speed, own, prices, goal.tolerance)
-    if rows[:, 6].all():
+    if least_in(rows, 6):
         return rows
     left = (rows[:, 6] == 0) & shortlist.improvable
     if own != latency and left.any():
@@ -332,6 +342,63 @@ def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supp
     return rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TileSearch:
+    """The search for tiles of some products on an array, for any memory system and goal."""
+
+    products: ProblemTable
+    searched: Products
+    """With no bytes for the tiles of a step."""
+    tile: Size | None
+    key: tuple[object, ...]
+    """All that it depends on."""
+
+    @classmethod
+    def of(cls, products: ProblemTable, forms: Sequence[Folds | Pooled], array: Array, tile: Size | None = None) -> TileSearch:
+        """`forms` are closed forms of tile cycles; without any, every multiplier is taken to be always busy."""
+        from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES
+
+        if max(products.longest, products.macs // array.peak_macs_per_cycle) >= MOST_CYCLES:
+            multipliers, ops = array.peak_macs_per_cycle, (problem.op for problem in products.problems)
+            raise too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // multipliers) >= MOST_CYCLES))
+        table, granule = form_rows(forms, array), array.granule()
+        fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
+        folds, joules = _folds(tuple(forms), granule), np.zeros((len(products.problems), 2))
+        searched = Products(products.dims, products.rates, products.halos, folds, fixed, products.allowed, table, joules, 0.0)
+        return cls(products, searched, tile, (products.digest, table.tobytes(), granule, tile))
+
+    def tiles(self, supply: Supply, goal: Goal) -> Integers:
+        """The best tiling of each product as a row of the compiled search (`kernels.mapping.tile_search.CHOSEN`)."""
+        asked, joules = self.searched, b""
+        if goal.energy is not None:
+            asked = replace(asked, joules=np.array([goal.joules(problem.op) for problem in self.products.problems]))
+            joules = asked.joules.tobytes()
+        space, wanted = float(supply.resident_bytes), (goal.objective, goal.tolerance, goal.effort, goal.prices, joules)
+        key = (*self.key, space, supply.bytes_per_cycle, supply.latency_cycles, wanted)
+        rows, complete = _SEARCHED.get(key, lambda: self._searched(asked.within(space), supply, goal))
+        if not complete:
+            self._refuse(rows, supply)
+        return rows
+
+    def _searched(self, asked: Products, supply: Supply, goal: Goal) -> tuple[Integers, bool]:
+        """The rows, and whether every product has an answer."""
+        from trainyard.kernels.mapping.tile_ranges import least_in
+
+        simple = goal.objective == "time" and goal.tolerance > 0 and not goal.effort
+        rows = _from_shortlists(asked, self.key, supply, goal) if simple else asked.at(supply, goal)
+        complete = least_in(rows, 4) >= 0
+        rows.flags.writeable = False
+        return rows, complete
+
+    def _refuse(self, rows: Integers, supply: Supply) -> None:
+        from trainyard.kernels.mapping.tile_search import TOO_LONG
+
+        too_slow = rows[:, 4] == TOO_LONG
+        if too_slow.any():
+            raise too_long(self.products.problems[int(too_slow.argmax())].op)
+        raise nothing_fits(self.products.problems[int((rows[:, 4] < 0).argmax())], supply, self.tile)
+
+
 def search_tiles(
     products: ProblemTable,
     forms: Sequence[Folds | Pooled],
@@ -340,36 +407,5 @@ def search_tiles(
     tile: Size | None = None,
     goal: Goal = FASTEST,
 ) -> Integers:
-    """The best tiling of each product as a row of the compiled search (`kernels.mapping.tile_search.CHOSEN`).
-
-    `forms` are closed forms of tile cycles; without any, every multiplier is taken to be always busy.
-    """
-    from trainyard.kernels.mapping import tile_cycles, tile_search
-
-    most = tile_cycles.MOST_CYCLES
-    if max(products.longest, products.macs // array.peak_macs_per_cycle) >= most:
-        ops = (problem.op for problem in products.problems)
-        raise too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
-    table, granule, space = form_rows(forms, array), array.granule(), float(supply.resident_bytes)
-    key = (products.digest, table.tobytes(), granule, tile)
-    joules = np.zeros((len(products.problems), 2))
-    if goal.energy is not None:
-        joules[:] = [goal.joules(problem.op) for problem in products.problems]
-
-    def searched() -> Integers:
-        fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
-        folds = _folds(tuple(forms), granule)
-        asked = Products(products.dims, products.rates, products.halos, folds, fixed, products.allowed, table, joules, space)
-        simple = goal.objective == "time" and goal.tolerance > 0 and not goal.effort
-        rows = _from_shortlists(asked, key, supply, goal) if simple else asked.at(supply, goal)
-        rows.flags.writeable = False
-        return rows
-
-    wanted = (goal.objective, goal.tolerance, goal.effort, goal.prices, joules.tobytes() if goal.energy else b"")
-    rows = _SEARCHED.get((*key, space, supply.bytes_per_cycle, supply.latency_cycles, wanted), searched)
-    too_slow, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
-    if too_slow.any():
-        raise too_long(products.problems[int(too_slow.argmax())].op)
-    if too_large.any():
-        raise nothing_fits(products.problems[int(too_large.argmax())], supply, tile)
-    return rows
+    """The best tiling of each product as a row of the compiled search, on one machine (`TileSearch`)."""
+    return TileSearch.of(products, forms, array, tile).tiles(supply, goal)

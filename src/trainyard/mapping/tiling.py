@@ -20,6 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput, TooLarge
 from trainyard.hardware.tables.energy import REFERENCE, Prices
 from trainyard.ir import Array, MatMul
@@ -312,6 +313,17 @@ def single_table(problem: Problem) -> ProblemTable:
     return ProblemTable.of([problem])
 
 
+def table_of(problems: Sequence[Problem]) -> ProblemTable:
+    """Several products: a step asks for the same objects again, which the table keeps alive."""
+    if len(problems) == 1:
+        return single_table(problems[0])
+    return _TABLES.get(tuple(map(id, problems)), lambda: ProblemTable.of(problems))
+
+
+_TABLES = BoundedCache(entries=64)
+"""By the identities of their products."""
+
+
 @lru_cache(maxsize=256)
 def _allowed(orders: tuple[str, ...], keep: tuple[Tensor, ...]) -> int:
     """A bit for each order and each choice of what is kept (`tile_bounds.KEPT_MIDDLE`) that a problem's constraints leave."""
@@ -352,7 +364,7 @@ def search(
         from trainyard.mapping.tile_costs import search_by_cost
 
         return [search_by_cost(problem, array, supply, tile, goal) for problem in counted(problems, "search of tiles")]
-    table = ProblemTable.of(problems) if len(problems) > 1 else single_table(problems[0])
+    table = table_of(problems)
     from trainyard.mapping.bandwidths import search_tiles
 
     rows = search_tiles(table, forms, array, supply, tile, goal)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ from trainyard.ir.booking import Traffic
 from trainyard.ir.plan import LONGEST_PS, Plan, picoseconds
 from trainyard.ir.protocols import CostsWholeSteps, HasArray, HasCapacity
 from trainyard.progress import counted
-from trainyard.systems.step_columns import StepColumns, booking_columns, edges_of, energy_columns, step_columns
+from trainyard.systems.step_columns import StepColumns, booking_columns, energy_sums, step_columns
 
 if TYPE_CHECKING:
     from trainyard.devices.accelerator.batch_costs import BatchCosts
@@ -111,11 +110,9 @@ class ProgramSchedule:
     cycles: int
     array_cycles: int | None
 
-    @cached_property
-    def energy_by_component(self) -> dict[str, float]:
-        """Joules of the step: sums of the columns that `booking` has."""
-        energy = energy_columns(self.columns, self.costs, edges_of(self.columns, self.costs))
-        return dict(zip(self.costs.components, energy.sum(axis=1).tolist(), strict=True))
+    def energy_by_component(self) -> dict[str, float] | None:
+        """Joules of the step; None where the twin has to count its events."""
+        return energy_sums(self.columns, self.costs)
 
     def plan(self) -> Plan:
         """The same tasks for the engine's clock."""

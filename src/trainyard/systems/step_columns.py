@@ -151,6 +151,29 @@ def energy_columns(columns: StepColumns, costs: BatchCosts, edges: Edges) -> Rea
     return spent
 
 
+def energy_sums(columns: StepColumns, costs: BatchCosts) -> dict[str, float] | None:
+    """Joules by component: sums of the columns that `booking_columns` has; None where events are not counted exactly."""
+    from trainyard.devices.accelerator.event_counts import STREAMED, known_events
+    from trainyard.devices.accelerator.step_shape import EXACT
+    from trainyard.kernels.mapping.step_energy import step_energy
+
+    products, streams = costs.shape.products, costs.shape.streams
+    if costs.apart or len(products.numbers) != 1:
+        if not costs.exact:
+            return None
+        spent = energy_columns(columns, costs, edges_of(columns, costs))
+        return dict(zip(costs.components, spent.sum(axis=1).tolist(), strict=True))
+    known, place = known_events(costs.shape, costs.array, costs.tiles)
+    own, rates, others = known.recipes[0], costs.rates[known.recipes[0].number], costs.rates[None]
+    spent, largest = step_energy(
+        known.counted, place, own.which, own.rows, own.source, own.target, own.size, own.formats, own.mac,
+        products.table, costs.product_bytes, products.rows, costs.waiting, products.chains, products.drained, products.lengths,
+        streams.table, costs.stream_reads, streams.rows, *rates.terms(own.events), *others.terms(STREAMED),
+        len(others.components), costs.cycles, columns.first_cell, columns.cell, columns.cell_demand,
+    )  # fmt: skip
+    return dict(zip(others.components, spent.sum(axis=1).tolist(), strict=True)) if largest < EXACT else None
+
+
 def booking_columns(columns: StepColumns, costs: BatchCosts) -> BookingColumns:
     """The rows of a step on one machine."""
     edges, rows = edges_of(columns, costs), columns.cell[:-1]

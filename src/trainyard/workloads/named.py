@@ -27,6 +27,11 @@ PARTS = ("model", "inputs", "targets", "loss", "optimizer")
 
 def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
     """The Step that `text` names, at `batch` if one is given; a script for many ranks is run as the first of `world`."""
+    from trainyard.workloads import zoo
+    from trainyard.workloads.zoo.catalogue import ENTRIES
+
+    if world is None and text in ENTRIES:
+        return zoo.load(text, batch)
     path, _, function = text.rpartition(":")
     if path.endswith(".py"):
         from trainyard.workloads.capture import world as ranks
@@ -37,7 +42,7 @@ def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
         raise BadInput(f"{text}: world={world} is for a script that makes its own exchanges, file.py:function")
     if text.endswith(".py"):
         raise BadInput(f"{text}: which function? write {text}:function")
-    if not _in_zoo(text) and os.path.isdir(text):
+    if os.path.isdir(text):
         raise BadInput(f"{text} is a folder: name a file in it{_examples(Path(text))}")
     if text.endswith((".json", ".json.gz")):
         return _sized(read_step(text), batch)
@@ -51,17 +56,9 @@ def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
         if text.endswith(".onnx"):
             return read_onnx(text, batch=batch)
         return read_onnx(path, batch=batch, sizes=open_sizes(function))
-    from trainyard.workloads import zoo
-
-    if not _in_zoo(text) and (Path(text).suffix or "/" in text):
+    if Path(text).suffix or "/" in text:
         raise BadInput(f"{text} is neither a zoo model nor a file this reads: {', '.join(FILES)}")
     return zoo.load(text, batch=batch)
-
-
-def _in_zoo(text: str) -> bool:
-    from trainyard.workloads import zoo
-
-    return text in zoo.names()
 
 
 def _examples(folder: Path) -> str:

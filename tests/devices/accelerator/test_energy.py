@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.arrays import Systolic, TensorCore
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, events_per_cycle, format_of, tile_prices
+from trainyard.devices.accelerator.energy import EnergyRates, RateTable, energy_rates, events_per_cycle, format_of, tile_prices
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import energy
 from trainyard.hardware.tables.area import mac_m2, sram_m2
@@ -22,7 +22,8 @@ OWN = (
 
 
 def test_macs_of_a_format_are_charged_by_it_and_the_rest_by_the_multipliers() -> None:
-    rates = EnergyRates({"mac": [("mac", 5.0)], "mac_bf16": [("mac", 2.0)], "turn": [("network", 3.0), ("register", 1.0)]})
+    table = {"mac": [("mac", 5.0)], "mac_bf16": [("mac", 2.0)], "turn": [("network", 3.0), ("register", 1.0)]}
+    rates = EnergyRates(RateTable(16, True, table))
     assert rates.components == ("mac", "network", "register")
     assert rates.joules({"mac": 10.0, "mac_bf16": 6.0, "turn": 7.0}, None) == {
         "mac": 4 * 5.0 + 6 * 2.0,

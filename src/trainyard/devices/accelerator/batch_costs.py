@@ -28,7 +28,7 @@ from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.bandwidths import search_tiles
 from trainyard.mapping.demand import Demand, Policy
 from trainyard.mapping.profile import works
-from trainyard.mapping.tiling import ProblemTable, form_rows
+from trainyard.mapping.tiling import ProblemTable, Supply, form_rows
 from trainyard.masks.dma import Densities
 from trainyard.progress import counted
 
@@ -148,12 +148,12 @@ def batch_costs(step: Step, policy: Policy, costing: Costing, rates_of: RatesOf,
     """
 
     def others(shape: StepShape) -> CostsByRow:
-        apart = {row: known_costs.get(shape.demands[row]) for row in shape.others}
+        apart = {row: known_costs.get(shape.demands[row]) if known_costs else None for row in shape.others}
         missing = [row for row, cost in apart.items() if cost is None]
         costed = dict(zip(missing, costing.costs([shape.demands[row] for row in missing]), strict=True)) if missing else {}
         return {row: cost or costed[row] for row, cost in apart.items()}
 
-    shape = step_shape(step, policy, _which(costing))
+    shape = step_shape(step, policy, which_at_once(costing))
     return None if shape is None else costs_of(shape, costing, rates_of, others)
 
 
@@ -172,28 +172,35 @@ def masked_costs(
 
 def costs_of(shape: StepShape, costing: Costing, rates_of: RatesOf, others: Callable[[StepShape], CostsByRow]) -> BatchCosts | None:
     """The costs of a shape's demands; `others` finds those that are not costed at once."""
-    from trainyard.kernels.mapping.product_costs import step_costs
-
-    array, supply = costing.array, costing.supply
-    products, streams, tiles = shape.products, shape.streams, NO_TILES
+    products, tiles = shape.products, NO_TILES
     try:
         if len(products.rows):
             tiles = _tiles(products.shapes, costing)
         costs = others(shape)
-        rates = _rates(shape, array, costs.values(), rates_of)
+        rates = rates_by_format(shape, costing.array, costs.values(), rates_of)
     except TrainyardError:
         return None
+    return batch_from_tiles(shape, costing.array, costing.supply, costing.vector_lanes, tiles, rates, costs)
+
+
+def batch_from_tiles(
+    shape: StepShape, array: Array, supply: Supply, vector_lanes: int, tiles: Whole, rates: Rates, apart: CostsByRow
+) -> BatchCosts | None:
+    """The costs of a shape's demands, whose products have these `tiles`; None where something exceeds what is counted exactly."""
+    from trainyard.kernels.mapping.product_costs import step_costs
+
+    products, streams = shape.products, shape.streams
     cycles, compute, bound, moves, waiting, reads, largest = step_costs(
-        tiles, products.table, products.rows, streams.table, streams.rows, len(shape.demands), costing.vector_lanes,
-        np.array([supply.bytes_per_cycle, supply.resident_bytes, supply.latency_cycles], np.float64),
+        tiles, products.table, products.rows, streams.table, streams.rows, len(shape.demands), vector_lanes,
+        float(supply.bytes_per_cycle), float(supply.resident_bytes), float(supply.latency_cycles),
     )  # fmt: skip
     if largest >= EXACT:
         return None
-    for row, cost in costs.items():
+    for row, cost in apart.items():
         cycles[row], compute[row] = cost.cycles, cost.compute_cycles
     return BatchCosts(
         shape=shape, array=array, rates=rates, tiles=tiles, cycles=cycles, compute_cycles=compute, bound=bound,
-        product_bytes=moves, waiting=waiting, stream_reads=reads, apart=costs,
+        product_bytes=moves, waiting=waiting, stream_reads=reads, apart=apart,
     )  # fmt: skip
 
 
@@ -217,7 +224,8 @@ def _tiles(products: ProblemTable, costing: Costing) -> Whole:
     return _searched.get((ByIdentity(products), array, supply, tile, goal), kept)
 
 
-def _which(costing: Costing) -> Which:
+def which_at_once(costing: Costing) -> Which:
+    """The products that are costed at once."""
     searched = costing.schedule.reuse == "step" and costing.on_chip is None and costing.value is None
     return _with_closed_form(costing.array) if searched else "none"
 
@@ -229,7 +237,7 @@ def _with_closed_form(array: Any) -> Which:
     return "single" if isinstance(array, Divisible) else "all"
 
 
-def _rates(shape: StepShape, array: Array, apart: Iterable[DeviceCost], rates_of: RatesOf) -> Rates:
+def rates_by_format(shape: StepShape, array: Array, apart: Iterable[DeviceCost], rates_of: RatesOf) -> Rates:
     """Joules by the format of the multiplications; refuses formats and events that have none, before any energy is read."""
     rates: Rates = {None: rates_of(None)}
     for number, _ in shape.products.numbers:

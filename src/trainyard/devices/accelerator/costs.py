@@ -95,10 +95,11 @@ class Costing:
         products = [product for demand in pairs_of if self._may_stay_apart(demand) for product in (demand.dx, demand.dw)]
         products += [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
         tiled = iter(self.searched([demand.problem for demand in products]))
-        pairs = {
-            demand: self._pair(demand, (next(tiled), next(tiled)) if self._may_stay_apart(demand) else None)
+        paired = [
+            self._pair(demand, (next(tiled), next(tiled)) if self._may_stay_apart(demand) else None)
             for demand in counted(pairs_of, "gradient pairs")
-        }
+        ]
+        pairs = iter(paired)
         costs_of_demands: list[DeviceCost] = []
         divided = iter(self._divisions([demand.products for demand in demands if isinstance(demand, TogetherDemand)]))
         sliced = [part for demand in demands if isinstance(demand, SlicedDemand) for _, part in demand.parts]
@@ -108,7 +109,7 @@ class Costing:
                 case ProductDemand():
                     costs_of_demands.append(self.orderly.product(demand) if orderly else self._whole(demand, next(tiled)))
                 case PairDemand():
-                    costs_of_demands.append(pairs[demand])
+                    costs_of_demands.append(next(pairs))
                 case ChainDemand():
                     each = self.costs((demand.upper, demand.lower, *demand.beside))
                     costs_of_demands.append(chained(self.orderly, demand, in_turn(each)))

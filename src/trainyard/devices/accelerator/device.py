@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from trainyard.caches import BoundedCache, ByIdentity, per_part
-from trainyard.checks import require_choice, require_countable, require_positive
-from trainyard.construction import NonNegative, NonNegativeInt, Positive, part
+from trainyard.caches import BoundedCache, ByIdentity, is_frozen, kept_on_disk, per_part
+from trainyard.checks import require_choice, require_positive
+from trainyard.construction import NonNegative, NonNegativeInt, Positive, part, settable
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, masked_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
+from trainyard.devices.accelerator.consistency import OWNER, require_consistent
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, events_per_cycle, format_of, tile_prices
+from trainyard.devices.accelerator.family import NUMBERS, ArrayEnergy, StepFamily
 from trainyard.devices.accelerator.masked_tiles import what_is_seen
 from trainyard.devices.accelerator.ordered import Division, Schedule, TileReuse, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
@@ -47,10 +50,10 @@ if TYPE_CHECKING:
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
 Reuse = Literal["step", "lru", "farthest", "window", "operands", "layers", "slices", "on", "off", "none"]
 """Tiles that stay within a product (`step` to `operands`), or tensors between layers; `on` is `layers`, `off` is `step`."""
+REUSES = get_args(Reuse)
 REUSE_NAMES: Mapping[str | bool, str] = {"on": "layers", True: "layers", "off": "step", "none": "step", False: "step"}
 BETWEEN_LAYERS = ("layers", "slices")
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
-OWNER = "Accelerator"
 CACHED_COSTS, CACHED_STEPS = 4096, 8
 """Distinct costs, and things known of whole steps, that a device keeps."""
 
@@ -137,72 +140,28 @@ class Accelerator:
     def __post_init__(self) -> None:
         if isinstance(self.array, type) or not isinstance(self.array, Array):
             raise BadInput(f"{OWNER}: array must be an array such as Systolic(rows=128, columns=128), got {self.array!r}")
-        object.__setattr__(self, "precision", checked_precision(self.precision))
-        object.__setattr__(self, "rates", checked_rates(self.rates))
-        object.__setattr__(self, "reuse", REUSE_NAMES.get(self.reuse, self.reuse))
-        require_choice(OWNER, reuse=(self.reuse, get_args(Reuse)))
-        object.__setattr__(self, "levels", checked_levels(self.levels, OWNER))
-        object.__setattr__(self, "tiling", self.tiling if self.tiling == "search" else _tile(self.tiling))
-        object.__setattr__(self, "mapping", checked_mapping(self.mapping))
+        reuse = REUSE_NAMES.get(self.reuse, self.reuse)
+        if reuse not in REUSES:
+            require_choice(OWNER, reuse=(reuse, REUSES))
+        for name, given, checked in (
+            ("precision", self.precision, checked_precision(self.precision)),
+            ("rates", self.rates, checked_rates(self.rates)),
+            ("reuse", self.reuse, reuse),
+            ("levels", self.levels, checked_levels(self.levels, OWNER)),
+            ("tiling", self.tiling, self.tiling if self.tiling == "search" else _tile(self.tiling)),
+            ("mapping", self.mapping, checked_mapping(self.mapping)),
+        ):
+            if checked is not given:
+                object.__setattr__(self, name, checked)
         require_order(self.order)
         if self.together != "none":
             require_divisible(self.array, f"{OWNER}: together={self.together!r}")
-        self._require_consistent()
+        require_consistent(self)
         require_node(self.technology_nm)
         if (self.objective, self.tolerance) != ("time", 0.01):
             from trainyard.devices.accelerator.goals import require_goal
 
             require_goal(self)
-
-    def _require_consistent(self) -> None:
-        """Refuses fields that contradict each other."""
-        require_countable(OWNER, self.clock_hz, self.dram_bytes_per_s, self.dram_latency_s)
-        if self.across != "none" and self.between_layers:
-            raise BadInput(
-                f"{OWNER}: across={self.across!r} takes tiles from one layer into the next, reuse={self.reuse!r} whole tensors: "
-                "give one of them"
-            )
-        if self.cores > 1 and self.tile_reuse == "step":
-            raise BadInput(
-                f"{OWNER}: {self.cores} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
-            )
-        if self._on_chip is not None:
-            self._require_levels_alone()
-        if self.rates and self.paired:
-            raise BadInput(
-                f"{OWNER}: rates={dict(self.rates)} with order={self.order!r}, reuse={self.reuse!r} is not modelled: "
-                "dX and dW reduce along different dimensions; write order='sequential' and reuse='step', or no rates"
-            )
-        if self.together != "none" and self.paired:
-            raise BadInput(
-                f"{OWNER}: together='gradients' runs dX and dW on two parts of the array, order={self.order!r} with "
-                f"reuse={self.reuse!r} in turn on all of it: give one of them"
-            )
-        if self.partition != "none" and not self.paired:
-            raise BadInput(
-                f"{OWNER}: partition={self.partition!r} cuts dX and dW that are done together: give an order such as "
-                "order='paper', or reuse='lru'"
-            )
-        if self.across != "none" and self.order == "sequential":
-            raise BadInput(
-                f"{OWNER}: across={self.across!r} takes dX into the layer below while dX and dW are done in turn: give an "
-                "order such as order='cost' as well"
-            )
-
-    def _require_levels_alone(self) -> None:
-        """Refuses what is not modelled together with memory levels."""
-        given = "levels" if self.levels else "scratchpad_width"
-        for name, value, plain in (
-            ("order", self.order, "sequential"), ("reuse", self.tile_reuse, "step"), ("cores", self.cores, 1),
-            ("together", self.together, "none"),
-        ):  # fmt: skip
-            if value != plain:
-                raise BadInput(f"{OWNER}: {given} with {name}={value!r} is not modelled: write {name}={plain!r}, or no {given}")
-        if self.scratchpad_write_width_bytes_per_cycle is not None and self.scratchpad_width_bytes_per_cycle is None:
-            raise BadInput(f"{OWNER}: scratchpad_write_width is a second port: give scratchpad_width, that of the first, as well")
-        own_buffers = isinstance(self.array, HasLocalBuffers) and self.array.local_bytes is not None
-        if own_buffers and any(level.name == "local" for level in self.levels):
-            raise BadInput(f"{OWNER}: 'local' are buffers of {type(self.array).__name__} itself: give the level another name")
 
     @property
     def _on_chip(self) -> OnChip | None:
@@ -420,8 +379,25 @@ class Accelerator:
             return masked_costs(step, policy, zeros, self._costing, self._energy_rates(), lambda work: self.cost(step, work, masks))
         if masks is not None and self.dma != "raw":
             return None
+        family = self._family(step) if is_frozen(self.array) and kept_on_disk() is None else None
+        if family is not None:
+            bank = self.scratchpad_bytes / self.scratchpad_banks
+            return family.costs(self.supply, bank, self.technology_nm, self.dram_kind)
         policy, known_costs = self._policy(step)
         return batch_costs(step, policy, self._costing, self._energy_rates(), known_costs)
+
+    def _family(self, step: Step) -> StepFamily | None:
+        """What all machines share that differ from this one in `family.NUMBERS` alone; None where a step or a policy is not of the
+        plain kind."""
+        return _families.get((ByIdentity(step), *_shared_fields()(self)), lambda: self._new_family(step))
+
+    def _new_family(self, step: Step) -> StepFamily | None:
+        goal = (self.objective, self.tolerance, self.effort)
+        if self.mapping or self.between_layers or self.across != "none" or goal != ("time", 0.01, 0):
+            return None
+        components, local = _own_energy(self.array)
+        own = ArrayEnergy(components=components, local_bytes=local, per_cycle=events_per_cycle(self.array))
+        return StepFamily.of(step, self.policy, self._costing, self.number, own)
 
     def loop_nests(self, step: Step, masks: Masks | None = None) -> tuple[LoopNest, ...]:
         """The mapping of each Work of a step: tiles, loops at each memory, what moves how often."""
@@ -486,6 +462,14 @@ def _own_energy(array: Array) -> tuple[tuple[Component, ...], float | None]:
     return components, array.local_bytes if isinstance(array, HasLocalBuffers) else None
 
 
+@cache
+def _shared_fields() -> Callable[[Accelerator], tuple[object, ...]]:
+    """The fields that machines of a family share."""
+    return attrgetter(*(name for name in settable(Accelerator) if name not in NUMBERS))
+
+
+_families = BoundedCache(entries=32)
+"""By step, and by all fields that a family shares."""
 _stored_zeros = BoundedCache(entries=8)
 """What a DMA engine knows of the zeros of a step, for all machines that compress alike."""
 _cached_policy = lru_cache(maxsize=64)(Policy)  # machines that differ in their numbers share the object, so that it compares fast

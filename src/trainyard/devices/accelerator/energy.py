@@ -4,14 +4,14 @@ array brings with it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import per_part
+from trainyard.caches import BoundedCache, ByIdentity, per_part
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import energy
 from trainyard.hardware.tables.energy import Prices, ram_joules_per_byte
@@ -38,25 +38,48 @@ class Terms(NamedTuple):
     joules: npt.NDArray[np.float64]
 
 
+class RateTable(dict[str, list[tuple[str, float]]]):
+    """Components and joules by event. Multiply-accumulates in a format are looked up when they are first asked for: a step has few
+    of the formats."""
+
+    def __init__(self, nm: float, charged: bool, rows: Mapping[str, list[tuple[str, float]]], layout: Hashable = None) -> None:
+        """`charged`: whether the table's multiply-accumulates are paid for, at the node `nm`. Tables of one `layout` have the same
+        events and components; None is that of this table alone."""
+        super().__init__(rows)
+        self._nm, self._charged = nm, charged
+        self.layout = ByIdentity(self) if layout is None else layout
+
+    def __missing__(self, event: str) -> list[tuple[str, float]]:
+        if event not in FORMATS:
+            return []
+        rows = self[event] = [("mac", energy.mac_joules(FORMATS[event], self._nm) if self._charged else 0.0)]
+        return rows
+
+
 class EnergyRates:
-    """What each event costs in which components, in joules."""
+    """What each event costs in which components, in joules; an event that is not in the table costs nothing."""
 
-    __slots__ = ("_joules", "_rows", "_terms", "by_event", "components")
+    __slots__ = ("_terms", "by_event", "components")
 
-    def __init__(self, by_event: Mapping[str, list[tuple[str, float]]]) -> None:
+    def __init__(self, by_event: RateTable) -> None:
         self.by_event = by_event
-        self._rows = tuple((event, component) for event, rows in by_event.items() for component, _ in rows)
-        self._joules = np.array([joules for rows in by_event.values() for _, joules in rows], np.float64)
-        self.components = tuple(dict.fromkeys(component for _, component in self._rows))
+        self.components = tuple({component: None for rows in by_event.values() for component, _ in rows})
         self._terms: dict[tuple[str, ...], Terms] = {}  # of products and of streams: as few as there are kinds of demands
 
     def terms(self, events: tuple[str, ...]) -> Terms:
         """The rates of these events, in their order."""
         known = self._terms.get(events)
         if known is None:
-            event, component, row = _places(events, self._rows, self.components)
-            known = self._terms[events] = Terms(event, component, self._joules[row])
+            joules = np.array([joules for event in events for _, joules in self.by_event[event]], np.float64)
+            places = _PLACES.get((events, self.by_event.layout), lambda: self._places(events))
+            known = self._terms[events] = Terms(*places, joules)
         return known
+
+    def _places(self, events: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Numbers of the event and of the component of each term: the same at every node."""
+        rows = [(number, component) for number, event in enumerate(events) for component, _ in self.by_event[event]]
+        components = [self.components.index(component) for _, component in rows]
+        return np.array([number for number, _ in rows], np.int64), np.array(components, np.int64)
 
     def require(self, events: Collection[str], array: object) -> None:
         """Refuses local accesses of an array that does not say how large its local scratchpads are."""
@@ -69,24 +92,14 @@ class EnergyRates:
         named = sum(count for event, count in events.items() if event in FORMATS)
         joules_by_component: dict[str, Any] = dict.fromkeys(self.components, 0.0)
         for event, count in events.items():
-            for component, joules in self.by_event.get(event, ()):
+            for component, joules in self.by_event[event]:
                 joules_by_component[component] += (count - named if event == "mac" else count) * joules
         self.require(events, array)
         return joules_by_component
 
 
-@lru_cache(maxsize=64)
-def _places(
-    events: tuple[str, ...], rows: tuple[tuple[str, str], ...], components: tuple[str, ...]
-) -> tuple[npt.NDArray[np.int64], ...]:
-    """Numbers of the event, the component and the row of each term: the same at every node."""
-    terms = [
-        (number, components.index(component), row)
-        for number, name in enumerate(events)
-        for row, (event, component) in enumerate(rows)
-        if event == name
-    ]
-    return tuple(np.array(terms, np.int64).reshape(-1, 3).T.copy())
+_PLACES = BoundedCache(entries=64)
+"""Of terms, by their events and the layout of the table."""
 
 
 @lru_cache(maxsize=256)
@@ -120,20 +133,19 @@ def energy_rates(
     """Of a device with multipliers of the format `multiplier`, such banks and such DRAM; arithmetic of the array's `own` rows is in
     the format `number`. `levels` are memories inside the scratchpad with the joules of a byte read and written."""
     dram = energy.dram_joules_per_byte(dram_kind)
-    twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
+    charged = not any(row.number for row in own)  # else multiply-accumulates are in the array's own rows already
     # fmt: off
-    table: dict[str, list[tuple[str, float]]] = {
-        "mac":              [("mac", 0.0 if twice else energy.mac_joules(multiplier, nm))],
-        **{event: [("mac", 0.0 if twice else energy.mac_joules(name, nm))] for event, name in FORMATS.items()},
+    table = RateTable(nm, charged, {
+        "mac":              [("mac", energy.mac_joules(multiplier, nm) if charged else 0.0)],
         "scratchpad_read":  [("scratchpad", ram_joules_per_byte("read", bank_bytes, nm))],
         "scratchpad_write": [("scratchpad", ram_joules_per_byte("write", bank_bytes, nm))],
         "dram_read":        [("dram", dram)],
         "dram_write":       [("dram", dram)],
         "vector_op":        [("vector", energy.add_joules("fp32", nm))],
-    }
+    }, layout=(own, local_bytes is None, tuple(name for name, _, _ in levels)))
     # fmt: on
     for row in own:
-        table.setdefault(row.event, []).append((row.component, row.at(nm, number)))
+        table[row.event] = [*table[row.event], (row.component, row.at(nm, number))]
     if local_bytes is not None:
         table["local_read"] = [("local", ram_joules_per_byte("read", local_bytes, nm))]
         table["local_write"] = [("local", ram_joules_per_byte("write", local_bytes, nm))]
@@ -152,10 +164,13 @@ def tile_prices(
     per_cycle: tuple[tuple[str, float], ...],
 ) -> Prices:
     """By what the tile search compares tilings of equal time and traffic; `per_cycle` are events of each busy cycle of an array."""
+    if not own and local_bytes is None and not per_cycle:  # the same, without a table
+        read, write = (ram_joules_per_byte(access, bank_bytes, PRICES_NM) for access in ("read", "write"))
+        return Prices(dram=energy.dram_joules_per_byte(PRICES_DRAM), read=read, write=write)
     rates = energy_rates(own, local_bytes, bank_bytes, PRICES_NM, PRICES_DRAM, number, number).by_event
 
     def joules(event: str) -> float:
-        return sum(each for _, each in rates.get(event, ()))
+        return sum(each for _, each in rates[event])
 
     return Prices(
         dram=joules("dram_read"),

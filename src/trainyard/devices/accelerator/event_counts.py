@@ -122,11 +122,26 @@ def event_counts(shape: StepShape, array: Array, tiles: Whole, product_bytes: Re
 
 def _of_products(shape: StepShape, array: Array, tiles: Whole, product_bytes: Real) -> list[tuple[EventGroup, float]]:
     """`Costing._product` of all of them, format by format; with each the largest count."""
-    from trainyard.kernels.mapping.event_counts import known_tilings, product_events
+    from trainyard.kernels.mapping.event_counts import product_events
 
     products = shape.products
     if not len(products.rows):
         return []
+    known, place = known_events(shape, array, tiles)
+    counted = []
+    for one in known.recipes:
+        counts, largest = product_events(
+            known.counted, place, one.which, one.source, one.target, one.size, one.formats, one.mac, products.table, product_bytes
+        )
+        counted.append((EventGroup(one.rows, one.number, one.events, counts), largest))
+    return counted
+
+
+def known_events(shape: StepShape, array: Array, tiles: Whole) -> tuple[TilingEvents, Whole]:
+    """What an array counts in the tilings of the products of a step, and where each product's own stands."""
+    from trainyard.kernels.mapping.event_counts import known_tilings
+
+    products = shape.products
     key = (ByIdentity(shape), array) if is_frozen(array) else None
     known = TilingEvents.of(array, products) if key is None else _known.get(key, lambda: TilingEvents.of(array, products))
     place, missing = known_tilings(tiles, known.sizes)
@@ -135,13 +150,7 @@ def _of_products(shape: StepShape, array: Array, tiles: Whole, product_bytes: Re
         known, place[which] = known.with_tilings(which, tiles)
         if key is not None:
             _known.put(key, known)
-    counted = []
-    for one in known.recipes:
-        counts, largest = product_events(
-            known.counted, place, one.which, one.source, one.target, one.size, one.formats, one.mac, products.table, product_bytes
-        )
-        counted.append((EventGroup(one.rows, one.number, one.events, counts), largest))
-    return counted
+    return known, place
 
 
 def _of_streams(streams: Streams, reads: Real) -> list[tuple[EventGroup, float]]:

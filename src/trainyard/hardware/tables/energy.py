@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from trainyard.checks import require_quantity
 from trainyard.errors import UnknownName
-from trainyard.hardware.tables.technology import between, gate_energy, require_node
+from trainyard.hardware.tables.technology import between, gate_energy, line_through, on_line, require_node
 
 PICO = 1e-12
 Access = Literal["read", "write"]
@@ -184,6 +184,7 @@ CACHE_64_BITS: tuple[tuple[int, Row], ...] = (
     (1024 * 1024, Row("1 MB",  100.0, 14.0, BOTH)),
 )
 # fmt: on
+RAM_SIZES, CACHE_SIZES = [row.size_bytes for row in RAM_64_BITS], [size for size, _ in CACHE_64_BITS]
 
 
 @lru_cache(maxsize=CACHED_NODES)
@@ -209,7 +210,14 @@ def ram_joules_per_byte(access: Access, size_bytes: float, nm: float) -> float:
 
 def _ram(access: Access, size_bytes: float, nm: float) -> float:
     require_node(nm)
-    return between([(row.size_bytes, row.picojoules(access, nm)) for row in RAM_64_BITS], size_bytes) / 8 * PICO
+    points, right = _ram_points(access, nm), line_through(RAM_SIZES, size_bytes)
+    return on_line(points[right - 1], points[right], size_bytes) / 8 * PICO
+
+
+@lru_cache(maxsize=CACHED_NODES)
+def _ram_points(access: Access, nm: float) -> list[tuple[float, float]]:
+    """Sizes of RAMs, and picojoules of an access, at a node."""
+    return [(row.size_bytes, row.picojoules(access, nm)) for row in RAM_64_BITS]
 
 
 @lru_cache(maxsize=CACHED_NODES)
@@ -220,12 +228,19 @@ def cache_joules_per_byte(size_bytes: float, nm: float) -> float:
     20.0
     """
     require_node(nm)
-    joules = between([(size, row_joules(row, min(nm, 45.0))) for size, row in CACHE_64_BITS], size_bytes) / 8
+    points, right = _cache_points(min(nm, 45.0)), line_through(CACHE_SIZES, size_bytes)
+    joules = on_line(points[right - 1], points[right], size_bytes) / 8
     if nm <= 45:
         return joules
     both: tuple[Access, Access] = ("read", "write")
     grown, plain = (sum(_ram(access, size_bytes, node) for access in both) for node in (nm, 45.0))
     return joules * grown / plain
+
+
+@lru_cache(maxsize=CACHED_NODES)
+def _cache_points(nm: float) -> list[tuple[float, float]]:
+    """Sizes of caches, and joules of an access, at a node."""
+    return [(size, row_joules(row, nm)) for size, row in CACHE_64_BITS]
 
 
 @lru_cache(maxsize=CACHED_NODES)

@@ -7,6 +7,8 @@ Integration, the VLSI Journal 58, 2017.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainyard.errors import BadInput
@@ -45,7 +47,9 @@ NODES: tuple[Node, ...] = (
 # fmt: on
 
 
-_GATES: list[tuple[float, float]] = [(node.nm, node.energy) for node in NODES]
+_GATES: list[tuple[float, float]] = sorted((node.nm, node.energy) for node in NODES)
+_GATE_NODES = [nm for nm, _ in _GATES]
+_GATE_45NM = dict(_GATES)[45]
 
 
 def between(points: list[tuple[float, float]], x: float) -> float:
@@ -55,8 +59,18 @@ def between(points: list[tuple[float, float]], x: float) -> float:
     4.0
     """
     points = sorted(points)
-    right = next((index for index, (at, _) in enumerate(points) if at >= x and index), len(points) - 1)
-    (x0, y0), (x1, y1) = points[right - 1], points[right]
+    right = line_through([at for at, _ in points], x)
+    return on_line(points[right - 1], points[right], x)
+
+
+def line_through(places: Sequence[float], x: float) -> int:
+    """The number of the place, of several that rise, where the line ends that `x` lies on."""
+    return min(max(bisect_left(places, x), 1), len(places) - 1)
+
+
+def on_line(left: tuple[float, float], right: tuple[float, float], x: float) -> float:
+    """A straight line on logarithmic axes through two points."""
+    (x0, y0), (x1, y1) = left, right
     slope = math.log(y1 / y0) / math.log(x1 / x0)
     return y0 * math.exp(slope * math.log(x / x0))
 
@@ -74,7 +88,8 @@ def gate_energy(nm: float) -> float:
     (1.0, True)
     """
     require_node(nm)
-    return between(_GATES, nm) / next(energy for node, energy in _GATES if node == 45)
+    right = line_through(_GATE_NODES, nm)
+    return on_line(_GATES[right - 1], _GATES[right], nm) / _GATE_45NM
 
 
 def area_factor(nm: float) -> float:

@@ -22,16 +22,18 @@ LONGEST_ESTIMATE = 2.0**62
 
 @njit(cache=True, error_model="numpy")
 def step_costs(
-    tiles: Ints, products: Real, product_rows: Ints, streams: Real, stream_rows: Ints, count: int, lanes: int, supply: Real
-) -> Any:
+    tiles: Ints, products: Real, product_rows: Ints, streams: Real, stream_rows: Ints, count: int, lanes: int, speed: float,
+    resident: float, latency: float,
+) -> Any:  # fmt: skip
     """All products and streams of a step: by demand (there are `count`) cycles, cycles of the array, and the bound (0 compute,
     1 DRAM, 2 vector unit); by product its MOVES and the wait per byte; by stream the bytes read; the largest count of all.
 
     `tiles` has the rows of the tile search. A row of `products` has the bytes of A, B, finished sums and all sums, the bytes that
     an epilogue reads and writes, and its vector operations; a row of `streams` bytes read and written, operations, bytes that come
-    `again`, and the bytes that must fit on chip if they are not to. `supply`: bytes per cycle, bytes on chip, cycles of latency.
+    `again`, and the bytes that must fit on chip if they are not to. The memory has `speed` bytes per cycle, room for `resident`
+    bytes on chip, and a `latency` in cycles.
     """
-    speed, resident, latency, largest = supply[0], supply[1], supply[2], 0.0
+    largest = 0.0
     cycles, compute, bound = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
     moves, waiting = np.empty((MOVES, tiles.shape[0])), np.empty(tiles.shape[0])
     reads = np.empty(streams.shape[0])
@@ -118,9 +120,11 @@ def energy_rows(energy: Real, cell: Ints, cell_demand: Ints, share: Real) -> Any
     """Energy by [component, row]: a row is a copy of its cell, which has a `share` of its demand's; the last row is idle."""
     components, rows = energy.shape[0], cell.shape[0]
     spent = np.zeros((components, rows))
-    for component in range(components):
-        for row in range(rows - 1):
-            spent[component, row] = energy[component, cell_demand[cell[row]]] * share[cell[row]]
+    for row in range(rows - 1):
+        own = cell[row]
+        demand, part = cell_demand[own], share[own]
+        for component in range(components):
+            spent[component, row] = energy[component, demand] * part
     return spent
 
 

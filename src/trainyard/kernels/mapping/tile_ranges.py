@@ -207,3 +207,12 @@ def choose(
             chosen[product] = ready[choice]
             chosen[product, 4], chosen[product, 6] = int(cycles[choice]), proven
     return chosen
+
+
+@njit(cache=True, error_model="numpy")
+def least_in(rows: Ints, column: int) -> int:
+    """The least number in a column of CHOSEN; 1 where there are no rows."""
+    least = rows[0, column] if rows.shape[0] else 1
+    for row in range(rows.shape[0]):
+        least = min(least, rows[row, column])
+    return least

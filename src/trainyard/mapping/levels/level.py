@@ -79,6 +79,8 @@ class Level:
 
 def checked_levels(levels: Any, owner: str) -> tuple[Level, ...]:
     """Levels from the outermost to the innermost; each has a name of its own."""
+    if isinstance(levels, tuple) and not levels:  # most machines have none
+        return ()
     if isinstance(levels, Level) or not isinstance(levels, Sequence) or isinstance(levels, str):
         raise BadInput(f"{owner}: levels is a list such as [Level(name='local', size='64 KiB')], got {levels!r}")
     checked = tuple(Level(**level) if isinstance(level, Mapping) else level for level in levels)
