@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,9 +263,10 @@ def further(data: Row) -> list[str]:
         "## A busy machine",
         "",
         *wrapped(
-            "Measured in turns: an alternative, the overlay at its peak, a few steps each, three rounds. Other processes compiled "
-            "other networks on the same machine at the same time, so all times are longer than above and only those of one row can "
-            "be compared. At `save_on_cpu`'s peak it is the overlay by `unit='tensors'`."
+            "Measured in turns: an alternative, the overlay at its peak, a few steps each, two or three rounds. Other processes "
+            "compiled other networks on the same machine at the same time, so all times are longer than above, single steps up to "
+            "twice as long, and only those of one row can be compared. At `save_on_cpu`'s peak it is the overlay by "
+            "`unit='tensors'`."
         ),
         "| network | alternative | peak GiB | step ms | overlay GiB | ms | times as fast | compiled GiB | ms | times as fast |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -277,18 +278,43 @@ def further(data: Row) -> list[str]:
                 ratio(row, next((one for one in beside[::-1] if one["compile"] is compile), None)) for compile in (False, True)
             ]
             lines.append(f"| {network['name']} | {row['name']} | {row['gib']:.2f} | {row['ms']:.1f} | {' | '.join(cells)} |")
-    return [*lines, ""]
+    slower = [text for network in networks for text in slower_rows(network, lambda row, other: other["beside"] == row["name"])]
+    over = [
+        f"{network['name']} at {row['budget_gib']:.2f} GiB ({row['gib']:.2f})"
+        for network in networks
+        for row in network["overlay"]
+        if row.get("gib", 0.0) > row["budget_gib"]
+    ]
+    verdict = f"The better overlay is more than 2 % slower than: {'; '.join(slower)}." if slower else "The better one never loses."
+    return [
+        *lines,
+        "",
+        *wrapped(
+            f"{verdict} At Whisper's two the overlay ran compiled blocks and not the model compiled as a whole, with which it "
+            "compares them once. Why is not known: that comparison was not kept. It may have fallen into passes that other "
+            "processes slowed down, so the two fastest are now timed again if they are close, and rows keep the comparison; "
+            f"neither has run on a GPU yet. Peaks above their budgets: {'; '.join(over) or 'none'}."
+        ),
+    ]
+
+
+def slower_rows(network: Row, is_comparable: Callable[[Row, Row], bool]) -> list[str]:
+    """Alternatives that the better overlay is more than 2 % slower than."""
+    rows = []
+    for row in network["alternatives"]:
+        times = [other["ms"] for other in network["overlay"] if "ms" in row and "ms" in other and is_comparable(row, other)]
+        if times and min(times) > 1.02 * row["ms"]:
+            rows.append(f"{row['name']} of {network['name']} ({row['ms']:.1f} ms, the overlay {min(times):.1f})")
+    return rows
 
 
 def lessons(data: Row) -> list[str]:
-    slower = []
     (far, count), (far_with_host, _) = (far_off(data, key) for key in SIMULATED)
-    for network in data["networks"]:
-        for row in network["alternatives"]:
-            ours = [one for compile in (False, True) if "ms" in row and (one := best(network["overlay"], row, compile))]
-            quickest = min((one["ms"] for one in ours), default=0.0)
-            if ours and quickest > 1.02 * row["ms"]:
-                slower.append(f"{row['name']} of {network['name']} ({row['ms']:.1f} ms, the overlay {quickest:.1f})")
+    slower = [
+        text
+        for network in data["networks"]
+        for text in slower_rows(network, lambda row, other: other["gib"] <= TOLERANCE * row["gib"])
+    ]
     verdict = (
         f"It is more than 2 % slower than: {'; '.join(slower)}." if slower else "It is never more than 2 % slower than one of them."
     )
@@ -306,7 +332,9 @@ def lessons(data: Row) -> list[str]:
             "steps and an overlay that moves nothing are those between two measurements of the same code, one after the other; the "
             "script now takes turns. ViT and ConvNeXt were measured last. The rows "
             "of the other networks are from before host time counted in the plan, those of "
-            "the Llama of 1.1 B also from before *selective* was a variant."
+            "the Llama of 1.1 B also from before *selective* was a variant. Single steps of the Llama of 6.7 B under "
+            "`torch.compile` took 665 ms and 71.5 GiB with a budget of 1.0, 715 ms and 57.4 GiB with 0.5, 782 ms and 53.3 GiB with "
+            "0.2; no overlay has been measured beside them."
         ),
         *wrapped(
             "Blocks are not sent to the host's memory. A checkpointed block of the Llama of 6.7 B takes 4.5 to 6 ms more than one "
@@ -318,13 +346,20 @@ def lessons(data: Row) -> list[str]:
             f"host of each measurement it is {len(far_with_host)}: {'; '.join(far_with_host) or 'none'}. A checkpointed block "
             "costs the host its calls once more and hooks on every tensor that autograd saves. The "
             "share of a hook was measured on a CPU after these errors had been seen. Queues are as deep as assumed: in the steps "
-            "that fill them, 920 to 1110 launches are left when the host is done (1024). In a plain "
-            "step of Whisper without AdamW the kernels take 253 ms, and 231 by the simulator. About 20 ms of them copy or add "
-            "tensors that lie transposed in memory: the encoder adds positions to the permuted result of a convolution, that "
-            "layout stays in the residual stream, and every layer norm copies it first. A captured step knows shapes and not "
-            "strides, so these copies are missing. What the measured step takes beyond its kernels is idle time of the device. "
-            "Earlier versions of this page simulated AdamW as a list of kernels, torch's default, where the measured one is fused: "
-            "that hid that large Llamas take 9 to 15 % more than simulated."
+            "that fill them, 920 to 1110 launches are left when the host is done (1024)."
+        ),
+        *wrapped(
+            "Traces of plain steps of Whisper, the Llama of 6.7 B and the UNet showed what was missing when 5 of these rows were "
+            "off (2 with their hosts, Whisper by up to -25 %, the Llamas by -6 to -15 %), and each is now part of a captured step "
+            "or of the GPU. All were chosen after seeing the errors above; the 58 steps of [another page](gpu_models.md), measured "
+            "before, are the test: the median error of their kernel times fell from 9 to 7 %. "
+            "(1) transformers looks at a mask before the first decoder layer (`if (...).all()`), so the host waits there until the "
+            "device is idle: 72 of Whisper's 330 ms are idle time behind that read, since the decoder's kernels are short. "
+            "(2) Tensors that lie differently in memory are read element by element: rotary embeddings add a transposed view to a "
+            "new tensor (134 us instead of 46), and Whisper's encoder keeps the layout of a permuted convolution, which every "
+            "layer norm copies first. (3) A cast from bf16 to fp32 takes twice as long as the other way. (4) A fused AdamW is bound "
+            "by its square roots, not by bytes: 150 G parameters a second, half of what was assumed. Still simulated too fast are "
+            "products with broadcast operands (2.5 to 3 ps for an element, 1.8 simulated)."
         ),
     ]
 
