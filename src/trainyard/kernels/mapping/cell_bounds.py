@@ -24,6 +24,7 @@ from numba import njit
 from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, totals_of, value_of, without
 from trainyard.kernels.mapping.tile_cycles import IDEAL, cycles_of, least_busy
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
+from trainyard.kernels.uncounted import uncounted
 
 EXTENT, HELD, RATE, ONCE, AGAIN, FOLD, ARRAY, PRODUCT = range(8)
 """Rows of what is known of a product. By axis: the dimension. By tensor: bytes of an element in the scratchpad and over the DRAM's
@@ -40,7 +41,7 @@ KNOWN_ROWS, WIDE = 23, 30.0
 """Where the sizes of a cell differ by more than WIDE, shares and ends are not looked at."""
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def describe(dims: Ints, rates: Real, totals: Real, overlap: bool, forms: Ints, room: float, cell: Real) -> None:
     """Writes what holds for every cell of a product; `overlap` says whether windows of a convolution are counted apart."""
     alike = forms.shape[0] == 1 and forms[0, 7] == 0 and forms[0, 5] < 0 and forms[0, 6] <= 1
@@ -53,7 +54,7 @@ def describe(dims: Ints, rates: Real, totals: Real, overlap: bool, forms: Ints, 
     cell[BUSY, 2] = 1.0 if overlap else 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _grain(axis: int, lm: float, ln: float, lk: float, forms: Ints) -> float:
     """Compute of a tile of s elements along an axis is at least s / (t + grain) of that of a larger one, of t elements."""
     grain = 0.0
@@ -83,7 +84,7 @@ def _share(extent: float, high: float, count: float, grain: float) -> float:
     return min(share, 1.0 / (count - 1.0)) if count > 2.0 else share
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _fold_shares(axis: int, cell: Real) -> None:
     """The same where an array takes the same time for each of its folds: from whole folds, of any index and of the last one."""
     extent, low, high, count, side = cell[EXTENT, axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis], cell[FOLD, axis]
@@ -96,7 +97,7 @@ def _fold_shares(axis: int, cell: Real) -> None:
     cell[LATE, axis] = min(cell[LATE, axis], own)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _uneven(x: int, y: int, z: int, whole: bool, moves_last: float, cell: Real, cycle: float, burst: float) -> float:
     """Cycles at least of the loops x, y, z (outer to inner) where the tensor without y is kept over y, and the last one, without x,
     moves `moves_last` bytes: in one index of x if it is kept `whole`.
@@ -143,7 +144,7 @@ def _uneven(x: int, y: int, z: int, whole: bool, moves_last: float, cell: Real, 
     return float(longest)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _rare(axis: int, rare: float, others: float, runs: float, cell: Real, cycle: float, burst: float) -> float:
     """Cycles at least where the innermost loop of several tiles is that of `axis`, and so `rare` bytes move in one step of each of
     its `runs` alone; `others` are the bytes of the two other tensors."""
@@ -158,7 +159,7 @@ def _rare(axis: int, rare: float, others: float, runs: float, cell: Real, cycle:
     return float(moved * cycle + outside * busy + burst * (runs - 1.0))
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def way_traffic(order: int, kept: int, cell: Real) -> tuple[float, float]:
     """The fewest bytes of an order with `kept` of its tensors kept (infinite where they do not fit), and the fewest bursts."""
     x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
@@ -198,7 +199,7 @@ def way_traffic(order: int, kept: int, cell: Real) -> tuple[float, float]:
     return moved, loads
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def way_cycles(order: int, kept: int, moved: float, cell: Real, cycle: float, burst: float) -> float:
     """Cycles at least of an order where transfers are uneven; 0 where the sizes of a cell differ too much to say."""
     if cell[BUSY, 1] == 0.0:
@@ -217,7 +218,7 @@ def way_cycles(order: int, kept: int, moved: float, cell: Real, cycle: float, bu
     return 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def idle_cycles(axis: int, cell: Real, cycle: float, burst: float) -> float:
     """Cycles in which the first step computes and nothing is moved, and the same of the last step, where the innermost loop of
     several tiles is that of `axis`: the first step only reads what its neighbour needs, and the last one only writes what its
@@ -251,7 +252,7 @@ def _side(low: float, high: float, own: float, beside: float, across: float, roo
     return float(side * room_each * room_each / (own * beside))
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _least_tiles(cell: Real) -> float:
     """The fewest tiles of a product whose tensors fit: no side is larger than it may be, and large sides cost room."""
     a, b, c, room = cell[HELD, 0], cell[HELD, 1], cell[HELD, 2], cell[PRODUCT, 2]
@@ -272,7 +273,7 @@ def _least_folds(cell: Real) -> float:
     return float(cell[FOLDS, one] * cell[FOLDS, other] * cell[COUNT, streams])
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _fold_cycles(cell: Real, tiles: float) -> float:
     """Compute cycles at least on such an array; at least so many tiles."""
     streams, fixed = int(cell[ARRAY, 2]), cell[ARRAY, 1]
@@ -289,7 +290,7 @@ def _step_cycles(cell: Real, row: int) -> float:
     return float(cell[row, one] * cell[row, other] * (cell[ARRAY, 1] + cell[row, streams]))
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _write_shares(dims: Ints, forms: Ints, cell: Real) -> None:
     """Shares of compute that fall to one index of a loop, and the compute of the first and of the last step."""
     for axis in range(3):
@@ -315,7 +316,7 @@ def _write_shares(dims: Ints, forms: Ints, cell: Real) -> None:
         cell[ENDS, 1] = cycles_of(int(cell[EDGE, 0]), int(cell[EDGE, 1]), int(cell[EDGE, 2]), forms)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def know(
     lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, forms: Ints, cycle: float, limit: float,
     cell: Real,
@@ -361,7 +362,7 @@ def know(
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def inner_axis(order: int, cell: Real) -> int:
     """The innermost loop of an order that has several tiles."""
     if cell[COUNT, ORDERS[order, 2]] > 1.0:
@@ -369,7 +370,7 @@ def inner_axis(order: int, cell: Real) -> int:
     return int(ORDERS[order, 1] if cell[COUNT, ORDERS[order, 1]] > 1.0 else ORDERS[order, 0])
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def bound_at(cycle: float, ways: int, burst: float, objective: int, joules: Real, cell: Real) -> tuple[float, float]:
     """Lower bounds of value and traffic of a cell of which all is known; a byte takes `cycle` cycles, a burst `burst` more.
 
