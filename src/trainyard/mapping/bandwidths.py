@@ -10,6 +10,8 @@ Scratchpads are treated alike: products are searched for round sizes of it (eigh
 the smaller neighbour is good enough for most products, as the larger one proves; the others are searched for closer neighbours, and
 if need be for their own size.
 
+A search begins with the best tiles of a rounder array, which near arrays share.
+
 Without a tolerance one machine cannot stand for another: every machine is then searched by itself.
 
 What is found depends on the products and the machine alone, not on what was asked before.

@@ -27,7 +27,7 @@ from trainyard.kernels.mapping.cell_bounds import (
 from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, value_of, without
 from trainyard.kernels.mapping.tile_energy import MOVED, least_joules
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
-from trainyard.kernels.uncounted import uncounted
+from trainyard.kernels.uncounted import inlined, uncounted
 
 NEARLY, SAVING = 1.01, 1.05
 """Bytes, and joules, within these factors are not worth a search."""
@@ -68,7 +68,7 @@ def latest(pace: Real) -> float:
     return limit
 
 
-@uncounted
+@inlined
 def undominated(ways: int, cell: Real) -> int:
     """The ways of a cell without those that keep less than another one of the same order that fits with all sizes of the cell: what
     is kept is moved less often, and no step gets longer."""
@@ -89,7 +89,7 @@ def undominated(ways: int, cell: Real) -> int:
     return ways
 
 
-@uncounted
+@inlined
 def _start(cell: Real, burst: float, pace: Real) -> bool:
     """Whether compute, and moving everything once, leave a cell within the tolerance at any bandwidth."""
     filled, everything, within = cell[FILLED, 0] + cell[FILLED, 1] + cell[FILLED, 2], cell[PRODUCT, 1], False
@@ -127,7 +127,7 @@ def _implied(step: int, at: int, moved: float, objective: int, joules: Real, tur
     return value_of(objective, own, moved, joules)
 
 
-@uncounted
+@inlined
 def examine(
     ways: int, first: int, every: bool, cell: Real, burst: float, objective: int, joules: Real, band: float, slack: float,
     tolerance: float, floor: float, dims: Ints, rates: Real, forms: Ints, prices: Real, stand: Real, turns: Ints, pace: Real,

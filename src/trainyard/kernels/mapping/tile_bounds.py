@@ -11,7 +11,7 @@ from __future__ import annotations
 from numba import njit
 
 from trainyard.kernels.mapping.tiles import Ints, Real
-from trainyard.kernels.uncounted import uncounted
+from trainyard.kernels.uncounted import inlined, uncounted
 
 BELOW = 1.0 - 1e-12
 """Factor that keeps a lower bound valid in spite of rounding."""
@@ -91,7 +91,7 @@ def value_of(objective: int, cycles: float, moved: float, joules: Real) -> float
     return float(spent if objective == 1 else spent * cycles)
 
 
-@uncounted
+@inlined
 def passes_of(steps: Ints, order: Ints, keep: int, passes: Ints) -> None:
     """How often A, B and the sums are moved: once for each step of the loop that they lack, if there are steps inside that loop."""
     inner, middle = steps[order[2]] > 1, steps[order[1]] > 1
@@ -101,7 +101,7 @@ def passes_of(steps: Ints, order: Ints, keep: int, passes: Ints) -> None:
         passes[tensor] = steps[order[place]] if again and not keep >> tensor & 1 else 1
 
 
-@uncounted
+@inlined
 def needed_bytes(tile: Ints, spans: Real, dims: Ints, order: Ints, keep: int, rates: Real) -> float:
     """Bytes of the scratchpad: one tile of each tensor, or all tiles that a kept one has inside the loop that it lacks."""
     total = 0.0
@@ -121,7 +121,7 @@ def needed_bytes(tile: Ints, spans: Real, dims: Ints, order: Ints, keep: int, ra
     return total
 
 
-@uncounted
+@inlined
 def spans_of(tile: Ints, halo: Real, spans: Real) -> None:
     """Sides of a full and of the edge tile that bytes are counted by: of A along m and k, of finished sums along m.
 
@@ -145,7 +145,7 @@ def totals_of(dims: Ints, rates: Real, totals: Real) -> None:
     totals[3], totals[4], totals[5] = totals[0], totals[1], 2.0 * out * rates[3]
 
 
-@uncounted
+@inlined
 def moved_bytes(tile: Ints, spans: Real, passes: Ints, totals: Real, halo: Real) -> float:
     """DRAM bytes of a tiling."""
     a, sums = 1.0, 1.0

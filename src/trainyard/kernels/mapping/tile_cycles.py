@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from trainyard.kernels.uncounted import uncounted
+from trainyard.kernels.uncounted import inlined, uncounted
 
 Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
@@ -83,7 +83,7 @@ def _folds_along(size: int, side: int) -> int:
     return (size + side - 1) // side
 
 
-@uncounted
+@inlined
 def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
     """Cycles of the (at most) 8 kinds of tile, and of one product in all, as a real number: it can leave 64 bits."""
     total, single = 0.0, forms.shape[0] == 1 and forms[0, 7] == 0

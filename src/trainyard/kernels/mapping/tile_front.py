@@ -16,7 +16,7 @@ from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES, kinds_of
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
 from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds, transfer
-from trainyard.kernels.uncounted import uncounted
+from trainyard.kernels.uncounted import inlined, uncounted
 
 FRONT, ENTRY = 16, 9
 """Tilings kept while searching: of those within the tolerance, none with less traffic, less energy and less time than another; and
@@ -27,7 +27,7 @@ FINEST = 256
 """The last step moves sizes by no less than this part of them."""
 
 
-@uncounted
+@inlined
 def pick(front: Real, entries: int, band: float, tolerance: float) -> int:
     """Of the tilings within the tolerance of the best those within the tolerance of the least traffic, and of these the one with
     the least energy, then the least traffic, then the least value, then the first."""
@@ -96,7 +96,7 @@ def standing(front: Real, entries: int, band: float, tolerance: float) -> tuple[
     return best, least, front[pick(front, entries, band, tolerance), 8]
 
 
-@uncounted
+@inlined
 def _cut(
     axis: int, size: int, more: int, sizes: Ints, dims: Ints, fixed: Ints, halo: Real, order: Ints, keep: int, rates: Real,
     space: float, tile: Ints, spans: Real,
@@ -172,6 +172,8 @@ def polish(
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
                     if (goal == 1 and moved >= traffic) or (goal == 2 and moved > traffic):
+                        continue
+                    if objective == 0 and moved / speed * BELOW > value:
                         continue
                     compute = kinds_of(tile, forms, kinds) * dims[3]
                     if compute >= MOST_CYCLES:

@@ -19,7 +19,7 @@ from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES, kinds_of
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
 from trainyard.kernels.mapping.tile_front import offer, standing
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds, transfer
-from trainyard.kernels.uncounted import uncounted
+from trainyard.kernels.uncounted import inlined, uncounted
 
 ABOVE = 1.0 + 1e-9
 """Factor that keeps an estimate from refusing in spite of rounding."""
@@ -43,7 +43,7 @@ def _keep_bits(order: Ints, kept: int) -> int:
     return bits
 
 
-@uncounted
+@inlined
 def _write_ends(tile: Ints, spans: Real, rates: Real, speeds: Real, latency: int, kinds: Ints, ends: Real) -> None:
     """By bandwidth the cycles of the first fill and the last drain, and those of the last tile in which the DRAM has nothing to do:
     while it is computed, only sums of the one before leave; then the cycles of a byte."""
@@ -87,7 +87,7 @@ def _demand(
     return needed, moved, loads
 
 
-@uncounted
+@inlined
 def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, latency: int, kinds: Ints) -> float:
     """A lower bound on the stall cycles of the inner loop: between two full tiles, the loads of the second one."""
     if tile[0, 1] == 1 or tile[1, 1] == 1 or tile[2, 1] == 1:

@@ -49,7 +49,7 @@ from trainyard.kernels.mapping.tile_energy import MOVED, least_joules
 from trainyard.kernels.mapping.tile_front import fill_folds, pick, polish, take_over
 from trainyard.kernels.mapping.tile_leaf import SLACK, evaluate_leaf, slack_of
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes
-from trainyard.kernels.uncounted import uncounted
+from trainyard.kernels.uncounted import inlined, uncounted
 
 CHOSEN = 12
 """Columns of a result: m, n, k, order, cycles, compute cycles, whether it is proven, passes of A, B and sums, keep, cells split."""
@@ -124,7 +124,7 @@ def _swap(cells: Ints, bounds: Real, one: int, other: int) -> None:
     bounds[one], bounds[other] = bounds[other], bounds[one]
 
 
-@uncounted
+@inlined
 def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
     """Splits a cell along the axis whose sizes differ most, at their geometric mean; false where it is a single tile."""
     widest, ratio = -1, 1.0
@@ -183,7 +183,7 @@ def _finish(
                 )  # fmt: skip
 
 
-@uncounted
+@inlined
 def _narrow(cell: Ints, sizes: Ints, known: Real, cycle: float, limit: float) -> bool:
     """Takes sizes from a cell that cannot be within `limit`: small ones, which make too many tiles, and large ones, which do not
     fit or take too long to load first. False where none is left."""

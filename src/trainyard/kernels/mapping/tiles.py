@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from trainyard.kernels.uncounted import uncounted
+from trainyard.kernels.uncounted import inlined, uncounted
 
 Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ def cut_sizes(tile: Ints, axis: int, extent: int, size: int) -> None:
     tile[axis, 0], tile[axis, 1], tile[axis, 2] = size, count, extent - (count - 1) * size
 
 
-@uncounted
+@inlined
 def transfer(moved: float, bytes_per_cycle: float, latency: int) -> int:
     """Cycles of one DMA burst: nothing for no bytes, else the latency and whole cycles of data."""
     if moved <= 0.0:
@@ -118,7 +118,7 @@ def tiled_cycles(
     return cycles_of_steps(rows, step_kinds(tile, spans, order, keep, count, rates, kinds, rows), speed, latency)
 
 
-@uncounted
+@inlined
 def _write_bytes(tile: Ints, spans: Real, order: Ints, keep: int, rates: Real, rows: Real) -> None:
     """Bytes of a tile, in the rows from BYTES on: to load in the first turn of the loop that its tensor lacks, to load in later
     turns, to store before the last turn, to store after it, four rows each, by edges along the two other loops; in columns by the
