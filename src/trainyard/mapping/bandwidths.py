@@ -297,13 +297,17 @@ def _rounded(table: Integers) -> Integers:
     return np.where(table > 0, table // unit * unit, table)
 
 
+def _no_guesses(products: int) -> Integers:
+    return np.zeros((products, 0, 3), np.int64)
+
+
 def _guesses(products: Products, key: tuple[object, ...], speeds: Real, latency: int, tolerance: float) -> Integers:
     """Tile sizes that a search tries first, by product: what is best on a rounder array, which stands for many, with its sizes and
     with its numbers of folds. None where the array is round itself, or has no folds."""
     forms = products.forms
     near = replace(products, forms=_rounded(forms), folds=_rounded(products.folds))
     if forms[:, 7].any() or np.array_equal(forms[:, :3], near.forms[:, :3]):
-        return np.zeros((len(products.dims), 0, 3), np.int64)
+        return _no_guesses(len(products.dims))
     speed, digest, rest = float(speeds[len(speeds) // 2]), key[0], key[3:]
     goal = Goal(tolerance=tolerance)
 
@@ -340,9 +344,8 @@ def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supp
         which = np.flatnonzero(left)
         if not len(which):
             return shortlist
-        rows = shortlist.choose(float(samples.finer[FINER // 2]), own, prices, goal.tolerance)
-        guesses = np.ascontiguousarray(rows[which, None, :3])
-        return shortlist.with_closer(which, Shortlist.of(products.only(which), samples.finer, own, goal.tolerance, guesses))
+        closer = Shortlist.of(products.only(which), samples.finer, own, goal.tolerance, _no_guesses(len(which)))
+        return shortlist.with_closer(which, closer)
 
     at = (*key, products.space, samples.number, latency)
     shortlist = _SHORTLISTS.get(at, lambda: closer(_listed(products, key, samples.range, latency, goal.tolerance), latency))
