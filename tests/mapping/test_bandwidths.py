@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -16,7 +17,12 @@ from trainyard.mapping import bandwidths
 from trainyard.mapping.bandwidths import search_tiles
 from trainyard.mapping.tiling import Goal, Problem, ProblemTable, Supply, evaluate, search, tiled
 
-ARRAYS = [Systolic(rows=32, columns=32), Systolic(rows=128, columns=128), Sigma(dpes=16, multipliers=64, bandwidth=32)]
+ARRAYS = [
+    Systolic(rows=32, columns=32),
+    Systolic(rows=128, columns=128),
+    Sigma(dpes=16, multipliers=64, bandwidth=32),
+    Systolic(rows=45, columns=101, dataflow="os"),
+]
 
 
 def table(seed, many=6):
@@ -28,6 +34,7 @@ def table(seed, many=6):
 def forget():
     bandwidths._SEARCHED._values.clear()
     bandwidths._SHORTLISTS._values.clear()
+    bandwidths._NEIGHBOURS._values.clear()
 
 
 @given(
@@ -61,6 +68,24 @@ def test_what_is_found_does_not_depend_on_what_was_asked_before(array):
     for supply, rows in zip(supplies, first, strict=True):
         forget()
         assert np.array_equal(search_tiles(products, array.folds, array, supply), rows)
+
+
+def test_arrays_between_two_round_ones_begin_with_the_tiles_of_the_lower_one():
+    products, supply = table(5), Supply(resident_bytes=2.0**18, bytes_per_cycle=20.0, latency_cycles=100)
+    forget()
+    with patch.object(tile_ranges, "best_tiles", wraps=tile_ranges.best_tiles) as neighbour:
+        for rows in (96, 100, 101, 103):
+            array = Systolic(rows=rows, columns=64, dataflow="os")
+            found = search_tiles(products, array.folds, array, supply)
+            assert found[:, 6].all()
+    assert neighbour.call_count == 1
+
+
+def test_a_size_that_is_given_holds_on_an_array_whose_neighbour_is_tried_first():
+    array, supply = Systolic(rows=45, columns=101), Supply(resident_bytes=2.0**18, bytes_per_cycle=20.0, latency_cycles=100)
+    products = ProblemTable.of([replace(Problem.dense(MatMul(900, 700, 500), 2), tile=(0, 0, 77))])
+    rows = search_tiles(products, array.folds, array, supply)
+    assert rows[0, 2] == 77
 
 
 def test_another_bandwidth_clock_or_energy_table_of_a_range_searches_nothing_again():

@@ -16,7 +16,8 @@ from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, describe
 from trainyard.kernels.mapping.cell_pruning import undominated
 from trainyard.kernels.mapping.tile_bounds import EVERYTHING, moved_bytes, needed_bytes, passes_of, spans_of, totals_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
-from trainyard.kernels.mapping.tile_search import _keep_bits, _narrow
+from trainyard.kernels.mapping.tile_leaf import _keep_bits
+from trainyard.kernels.mapping.tile_search import _narrow
 from trainyard.kernels.mapping.tiles import ORDERS, cut_sizes, tiled_cycles
 from trainyard.mapping.tiling import NO_HALO, Problem, form_rows
 

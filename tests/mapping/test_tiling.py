@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trainyard.arrays import Sigma, Spatial, Systolic
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, one_after_another
-from trainyard.kernels.mapping.tile_search import SLACK
+from trainyard.kernels.mapping.tile_leaf import SLACK
 from trainyard.mapping.tiling import ORDERS, TENSORS, Goal, Problem, Supply, Tiling, evaluate, needed_bytes, passes, search
 from trainyard.mapping.walk import steps, walk
 

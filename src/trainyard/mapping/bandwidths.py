@@ -10,6 +10,8 @@ Scratchpads are treated alike: products are searched for round sizes of it (eigh
 the smaller neighbour is good enough for most products, as the larger one proves; the others are searched for closer neighbours, and
 if need be for their own size.
 
+A search begins with the best tiles of a rounder array, which near arrays share.
+
 Without a tolerance one machine cannot stand for another: every machine is then searched by itself.
 
 What is found depends on the products and the machine alone, not on what was asked before.
@@ -57,10 +59,15 @@ ROOMS = (8, 128)
 apart."""
 MOST_FOLDS = 3
 """Sizes along an axis that tiles are aligned to."""
+ROUND_BITS = 3
+"""An array's neighbour, whose tiles are tried first, has sides with so many significant bits."""
 _SEARCHED = BoundedCache(entries=1024)
 """Tilings by all that they depend on."""
 _SHORTLISTS = BoundedCache(entries=512)
 """Tilings that are good in a range of bandwidths, by all else that they depend on."""
+
+_NEIGHBOURS = BoundedCache(entries=256)
+"""Tile sizes that are best on a rounder array, by all that they depend on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,12 +122,12 @@ class Shortlist:
     improvable: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, products: Products, speeds: Real, latency: int, tolerance: float) -> Shortlist:
+    def of(cls, products: Products, speeds: Real, latency: int, tolerance: float, guesses: Integers) -> Shortlist:
         from trainyard.kernels.mapping import tile_ranges
 
         prices, count = _price_row(REFERENCE), len(products.dims)
         lists = tile_ranges.shortlist(  # type: ignore[call-arg]  # columns are unpacked
-            *products.columns, speeds, products.space, latency, products.joules, prices, tolerance
+            *products.columns, speeds, products.space, latency, products.joules, prices, tolerance, guesses
         )
         return cls(products, np.tile(speeds, (count, 1)), lists, np.ones(count, np.bool_))
 
@@ -132,26 +139,16 @@ class Shortlist:
         from trainyard.kernels.mapping.tile_front import ENTRY
 
         own, other = self.lists, closer.lists
-        place = np.full(len(self.speeds), -1)
-        place[which] = np.arange(len(which))
-        listed, chosen, steps, begin = [], [], [], [0]
-        taken = 0
-        for product, at in enumerate(place.tolist()):
-            rows, first, stored, _, ready = own if at < 0 else other
-            number = product if at < 0 else at
-            some = rows[first[number] : first[number + 1]].copy()
-            chosen.append(ready[first[number] : first[number + 1]])
-            if len(some):
-                start, end = int(some[0, ENTRY + 1]), int(some[-1, ENTRY + 2])
-                some[:, ENTRY + 1 : ENTRY + 3] += taken - start
-                steps.append(stored[start:end])
-                taken += end - start
-            listed.append(some)
-            begin.append(begin[-1] + len(some))
+        first, count = own[1][:-1].copy(), np.diff(own[1])
+        first[which], count[which] = other[1][:-1] + len(own[0]), np.diff(other[1])
+        begin = np.concatenate(([0], np.cumsum(count)))
+        rows = np.repeat(first - begin[:-1], count) + np.arange(begin[-1])
+        later = other[0].copy()
+        later[:, ENTRY + 1 : ENTRY + 3] += len(own[2])  # where its steps are: behind all of this one
+        listed, chosen = np.concatenate((own[0], later))[rows], np.concatenate((own[4], other[4]))[rows]
         floors, speeds, improvable = own[3].copy(), self.speeds.copy(), self.improvable.copy()
         floors[which], speeds[which], improvable[which] = other[3], closer.speeds, other[3][:, 0] > 0
-        stored = np.concatenate([own[2][:0], *steps])
-        joined = (np.concatenate(listed), np.array(begin, np.int64), stored, floors, np.concatenate(chosen))
+        joined = (listed, begin, np.concatenate((own[2], other[2])), floors, chosen)
         return Shortlist(self.products, speeds, joined, improvable)
 
     def choose(
@@ -291,9 +288,44 @@ class Samples(NamedTuple):
 
 def _listed(products: Products, key: tuple[object, ...], speeds: Real, latency: int, tolerance: float) -> Shortlist:
     """The shortlist of products for some bandwidths."""
-    return _SHORTLISTS.get(
-        (*key, products.space, speeds.tobytes(), latency), lambda: Shortlist.of(products, speeds, latency, tolerance)
-    )
+
+    def searched() -> Shortlist:
+        return Shortlist.of(products, speeds, latency, tolerance, _guesses(products, key, speeds, latency, tolerance))
+
+    return _SHORTLISTS.get((*key, products.space, speeds.tobytes(), latency), searched)
+
+
+def _rounded(table: Integers) -> Integers:
+    """Numbers with their highest ROUND_BITS bits alone.
+
+    >>> _rounded(np.array([-1, 0, 7, 15, 100, 128])).tolist()
+    [-1, 0, 7, 14, 96, 128]
+    """
+    unit = 2 ** np.maximum(0, np.floor(np.log2(np.maximum(table, 1))).astype(np.int64) + 1 - ROUND_BITS)
+    return np.where(table > 0, table // unit * unit, table)
+
+
+def _no_guesses(products: int) -> Integers:
+    return np.zeros((products, 0, 3), np.int64)
+
+
+def _guesses(products: Products, key: tuple[object, ...], speeds: Real, latency: int, tolerance: float) -> Integers:
+    """Tile sizes that a search tries first, by product: what is best on a rounder array, which stands for many, with its sizes and
+    with its numbers of folds. None where the array is round itself, or has no folds."""
+    forms = products.forms
+    near = replace(products, forms=_rounded(forms), folds=_rounded(products.folds))
+    if forms[:, 7].any() or np.array_equal(forms[:, :3], near.forms[:, :3]):
+        return _no_guesses(len(products.dims))
+    speed, digest, rest = float(speeds[len(speeds) // 2]), key[0], key[3:]
+    goal = Goal(tolerance=tolerance)
+
+    def searched() -> Integers:
+        return near.at(Supply(resident_bytes=near.space, bytes_per_cycle=speed, latency_cycles=latency), goal)[:, :3]
+
+    at = (digest, near.forms.tobytes(), near.folds.tobytes(), rest, near.space, speed, latency)
+    sizes = _NEIGHBOURS.get(at, searched)
+    folded = np.minimum(-(-sizes // near.forms[0, :3]) * forms[0, :3], products.dims[:, :3])
+    return np.stack((sizes, np.where(products.fixed > 0, sizes, folded)), axis=1)
 
 
 def _between(
@@ -322,7 +354,8 @@ def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supp
         which = np.flatnonzero(left)
         if not len(which):
             return shortlist
-        return shortlist.with_closer(which, Shortlist.of(products.only(which), samples.finer, own, goal.tolerance))
+        closer = Shortlist.of(products.only(which), samples.finer, own, goal.tolerance, _no_guesses(len(which)))
+        return shortlist.with_closer(which, closer)
 
     at = (*key, products.space, samples.number, latency)
     shortlist = _SHORTLISTS.get(at, lambda: closer(_listed(products, key, samples.range, latency, goal.tolerance), latency))

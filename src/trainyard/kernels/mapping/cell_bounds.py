@@ -24,36 +24,42 @@ from numba import njit
 from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, totals_of, value_of, without
 from trainyard.kernels.mapping.tile_cycles import IDEAL, cycles_of, least_busy
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
+from trainyard.kernels.uncounted import inlined, uncounted
 
-EXTENT, HELD, RATE, ONCE, AGAIN, FOLD, ARRAY, PRODUCT = range(8)
+EXTENT, HELD, RATE, ONCE, AGAIN, FOLD, ARRAY, PRODUCT, PER_EXTENT, PER_FOLD, ALL_FOLDS = range(11)
 """Rows of what is known of a product. By axis: the dimension. By tensor: bytes of an element in the scratchpad and over the DRAM's
 pins, bytes of moving it once, and of moving it once more. By axis the extent of the array. Then whether the array takes the same
 time for each of its folds (`alike`), the cycles of a fold without those of its stream, and the axis that it streams. Then how many
-products there are, the bytes of moving all tensors once, and the room in the scratchpad."""
-LOW, HIGH, COUNT, MOST, EDGE, PART, SECOND, SHARE, LATE, FOLDS, LOW_FOLDS, EDGE_FOLDS, FILLED, BUSY, ENDS = range(8, 23)
+products there are, the bytes of moving all tensors once, and the room in the scratchpad. By axis one over the dimension, one over
+the extent of the array, and the folds of the dimension in a single tile."""
+LOW, HIGH, COUNT, MOST, EDGE, PART, SECOND, SHARE, LATE, FOLDS, LOW_FOLDS, EDGE_FOLDS, FILLED, BUSY, ENDS = range(11, 26)
 """Rows of what is known of a cell. By axis: least and largest sizes, tiles at least and at most, the size of the last tile at
 least, the part of the dimension that falls to one index of its loop and to the second one at least, the share of compute that falls
 to one index and to the last one at most; the folds at least of all tiles, of one, and of the last one. By tensor the bytes of the
 first fill and the last drain. Then compute cycles at least of the product, whether shares are known (`narrow`), and whether windows
 overlap; and those of its first and of its last step."""
-KNOWN_ROWS, WIDE = 23, 30.0
+OVER = 1.0 / BELOW
+"""Factor that keeps an upper bound valid in spite of rounding."""
+KNOWN_ROWS, WIDE = 26, 30.0
 """Where the sizes of a cell differ by more than WIDE, shares and ends are not looked at."""
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def describe(dims: Ints, rates: Real, totals: Real, overlap: bool, forms: Ints, room: float, cell: Real) -> None:
     """Writes what holds for every cell of a product; `overlap` says whether windows of a convolution are counted apart."""
     alike = forms.shape[0] == 1 and forms[0, 7] == 0 and forms[0, 5] < 0 and forms[0, 6] <= 1
     for axis in range(3):
         cell[EXTENT, axis], cell[ONCE, axis], cell[AGAIN, axis] = dims[axis], totals[axis], totals[3 + axis]
         cell[RATE, axis], cell[FOLD, axis] = rates[axis], forms[0, axis]
+        cell[PER_EXTENT, axis], cell[PER_FOLD, axis] = 1.0 / dims[axis], BELOW / max(forms[0, axis], 1)
+        cell[ALL_FOLDS, axis] = np.ceil(float(dims[axis]) / max(forms[0, axis], 1))
     cell[HELD, 0], cell[HELD, 1], cell[HELD, 2] = rates[4], rates[5], rates[3]
     cell[ARRAY, 0], cell[ARRAY, 1], cell[ARRAY, 2] = 1.0 if alike else 0.0, forms[0, 4], forms[0, 3]
     cell[PRODUCT, 0], cell[PRODUCT, 1], cell[PRODUCT, 2] = dims[3], totals[0] + totals[1] + totals[2], room
     cell[BUSY, 2] = 1.0 if overlap else 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _grain(axis: int, lm: float, ln: float, lk: float, forms: Ints) -> float:
     """Compute of a tile of s elements along an axis is at least s / (t + grain) of that of a larger one, of t elements."""
     grain = 0.0
@@ -77,26 +83,27 @@ def _grain(axis: int, lm: float, ln: float, lk: float, forms: Ints) -> float:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _share(extent: float, high: float, count: float, grain: float) -> float:
-    """The part of all compute that falls to one index of a loop, at most: each run has count - 1 full tiles."""
-    share = min(1.0, (high + grain) / extent)
+def _share(part: float, high: float, count: float, grain: float) -> float:
+    """The part of all compute that falls to one index of a loop, at most: each run has count - 1 full tiles. One element is `part`
+    of the dimension."""
+    share = min(1.0, (high + grain) * part)
     return min(share, 1.0 / (count - 1.0)) if count > 2.0 else share
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _fold_shares(axis: int, cell: Real) -> None:
     """The same where an array takes the same time for each of its folds: from whole folds, of any index and of the last one."""
-    extent, low, high, count, side = cell[EXTENT, axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis], cell[FOLD, axis]
+    extent, low, high, count, side = cell[EXTENT, axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis], cell[PER_FOLD, axis]
     fixed, streams = cell[ARRAY, 1], axis == int(cell[ARRAY, 2])
-    first, total = (fixed, np.ceil(extent / side) + count * fixed) if streams else (0.0, cell[FOLDS, axis])
-    own = (first + np.ceil(np.floor(high / BELOW) / side)) / total
+    first, total = (fixed, cell[ALL_FOLDS, axis] + count * fixed) if streams else (0.0, cell[FOLDS, axis])
+    own = (first + np.ceil(np.floor(high * OVER) * side)) / total
     cell[SHARE, axis] = min(cell[SHARE, axis], own)
     if cell[MOST, axis] == count and extent - (count - 1.0) * low < high:
-        own = (first + np.ceil((extent - (count - 1.0) * low) / side)) / total
+        own = (first + np.ceil((extent - (count - 1.0) * low) * side)) / total
     cell[LATE, axis] = min(cell[LATE, axis], own)
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _uneven(x: int, y: int, z: int, whole: bool, moves_last: float, cell: Real, cycle: float, burst: float) -> float:
     """Cycles at least of the loops x, y, z (outer to inner) where the tensor without y is kept over y, and the last one, without x,
     moves `moves_last` bytes: in one index of x if it is kept `whole`.
@@ -143,7 +150,7 @@ def _uneven(x: int, y: int, z: int, whole: bool, moves_last: float, cell: Real, 
     return float(longest)
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _rare(axis: int, rare: float, others: float, runs: float, cell: Real, cycle: float, burst: float) -> float:
     """Cycles at least where the innermost loop of several tiles is that of `axis`, and so `rare` bytes move in one step of each of
     its `runs` alone; `others` are the bytes of the two other tensors."""
@@ -158,7 +165,7 @@ def _rare(axis: int, rare: float, others: float, runs: float, cell: Real, cycle:
     return float(moved * cycle + outside * busy + burst * (runs - 1.0))
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def way_traffic(order: int, kept: int, cell: Real) -> tuple[float, float]:
     """The fewest bytes of an order with `kept` of its tensors kept (infinite where they do not fit), and the fewest bursts."""
     x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
@@ -198,7 +205,7 @@ def way_traffic(order: int, kept: int, cell: Real) -> tuple[float, float]:
     return moved, loads
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def way_cycles(order: int, kept: int, moved: float, cell: Real, cycle: float, burst: float) -> float:
     """Cycles at least of an order where transfers are uneven; 0 where the sizes of a cell differ too much to say."""
     if cell[BUSY, 1] == 0.0:
@@ -217,7 +224,7 @@ def way_cycles(order: int, kept: int, moved: float, cell: Real, cycle: float, bu
     return 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def idle_cycles(axis: int, cell: Real, cycle: float, burst: float) -> float:
     """Cycles in which the first step computes and nothing is moved, and the same of the last step, where the innermost loop of
     several tiles is that of `axis`: the first step only reads what its neighbour needs, and the last one only writes what its
@@ -251,7 +258,7 @@ def _side(low: float, high: float, own: float, beside: float, across: float, roo
     return float(side * room_each * room_each / (own * beside))
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _least_tiles(cell: Real) -> float:
     """The fewest tiles of a product whose tensors fit: no side is larger than it may be, and large sides cost room."""
     a, b, c, room = cell[HELD, 0], cell[HELD, 1], cell[HELD, 2], cell[PRODUCT, 2]
@@ -272,7 +279,7 @@ def _least_folds(cell: Real) -> float:
     return float(cell[FOLDS, one] * cell[FOLDS, other] * cell[COUNT, streams])
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _fold_cycles(cell: Real, tiles: float) -> float:
     """Compute cycles at least on such an array; at least so many tiles."""
     streams, fixed = int(cell[ARRAY, 2]), cell[ARRAY, 1]
@@ -289,7 +296,7 @@ def _step_cycles(cell: Real, row: int) -> float:
     return float(cell[row, one] * cell[row, other] * (cell[ARRAY, 1] + cell[row, streams]))
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _write_shares(dims: Ints, forms: Ints, cell: Real) -> None:
     """Shares of compute that fall to one index of a loop, and the compute of the first and of the last step."""
     for axis in range(3):
@@ -301,11 +308,12 @@ def _write_shares(dims: Ints, forms: Ints, cell: Real) -> None:
     alike, lm, ln, lk = cell[ARRAY, 0] > 0.0, cell[LOW, 0], cell[LOW, 1], cell[LOW, 2]
     for axis in range(3):
         extent, count = cell[EXTENT, axis], cell[COUNT, axis]
-        cell[PART, axis] = cell[LOW, axis] / extent
-        cell[SECOND, axis] = cell[PART, axis] if count > 2.0 else max(0.0, min(cell[LOW, axis], extent - cell[HIGH, axis])) / extent
+        part = cell[PER_EXTENT, axis]
+        cell[PART, axis] = cell[LOW, axis] * part
+        cell[SECOND, axis] = cell[PART, axis] if count > 2.0 else max(0.0, min(cell[LOW, axis], extent - cell[HIGH, axis])) * part
         if count > 1.0:
             grain = cell[FOLD, axis] if alike else _grain(axis, lm, ln, lk, forms)
-            cell[SHARE, axis] = cell[LATE, axis] = _share(extent, cell[HIGH, axis], count, grain)
+            cell[SHARE, axis] = cell[LATE, axis] = _share(part, cell[HIGH, axis], count, grain)
             if alike:
                 _fold_shares(axis, cell)
     if alike:
@@ -315,7 +323,7 @@ def _write_shares(dims: Ints, forms: Ints, cell: Real) -> None:
         cell[ENDS, 1] = cycles_of(int(cell[EDGE, 0]), int(cell[EDGE, 1]), int(cell[EDGE, 2]), forms)
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def know(
     lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, forms: Ints, cycle: float, limit: float,
     cell: Real,
@@ -327,21 +335,22 @@ def know(
         return False
     # the largest sizes that still fit, with the others at their least
     rest, across = room - lk * ln * b, lk * a + ln * c
-    cell[HIGH, 0] = rest / across / BELOW if hm * across > rest else hm
+    cell[HIGH, 0] = rest / across * OVER if hm * across > rest else hm
     rest, across = room - lm * lk * a, lk * b + lm * c
-    cell[HIGH, 1] = rest / across / BELOW if hn * across > rest else hn
+    cell[HIGH, 1] = rest / across * OVER if hn * across > rest else hn
     rest, across = room - lm * ln * c, lm * a + ln * b
-    cell[HIGH, 2] = rest / across / BELOW if hk * across > rest else hk
+    cell[HIGH, 2] = rest / across * OVER if hk * across > rest else hk
     cell[LOW, 0], cell[LOW, 1], cell[LOW, 2] = lm, ln, lk
     for axis in range(3):
-        extent, low, high, side = cell[EXTENT, axis], cell[LOW, axis], cell[HIGH, axis], cell[FOLD, axis]
-        count, most = np.ceil(extent / high * BELOW), np.ceil(extent / low)
+        extent, low, high, side = cell[EXTENT, axis], cell[LOW, axis], cell[HIGH, axis], cell[PER_FOLD, axis]
+        most = np.ceil(extent / low)
+        count = most if high == low else np.ceil(extent / high * BELOW)
         edge = 1.0 if most > count else max(1.0, extent - (count - 1.0) * np.floor(high))
         cell[COUNT, axis], cell[MOST, axis], cell[EDGE, axis] = count, most, edge
         if alike:
-            full, rest = np.ceil(low / side), np.ceil(edge / side)
+            full, rest = np.ceil(low * side), np.ceil(edge * side)
             cell[LOW_FOLDS, axis], cell[EDGE_FOLDS, axis] = full, rest
-            cell[FOLDS, axis] = max(np.ceil(extent / side), (count - 1.0) * full + rest)
+            cell[FOLDS, axis] = max(cell[ALL_FOLDS, axis], (count - 1.0) * full + rest)
     cell[FILLED, 0], cell[FILLED, 1] = lk * lm * cell[RATE, 0], lk * ln * cell[RATE, 1]
     cell[FILLED, 2] = cell[EDGE, 0] * cell[EDGE, 1] * cell[RATE, 2]
     ends = (cell[FILLED, 0] + cell[FILLED, 1] + cell[FILLED, 2]) * cycle
@@ -361,7 +370,7 @@ def know(
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def inner_axis(order: int, cell: Real) -> int:
     """The innermost loop of an order that has several tiles."""
     if cell[COUNT, ORDERS[order, 2]] > 1.0:
@@ -369,7 +378,7 @@ def inner_axis(order: int, cell: Real) -> int:
     return int(ORDERS[order, 1] if cell[COUNT, ORDERS[order, 1]] > 1.0 else ORDERS[order, 0])
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def bound_at(cycle: float, ways: int, burst: float, objective: int, joules: Real, cell: Real) -> tuple[float, float]:
     """Lower bounds of value and traffic of a cell of which all is known; a byte takes `cycle` cycles, a burst `burst` more.
 

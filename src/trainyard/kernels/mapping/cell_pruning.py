@@ -27,6 +27,7 @@ from trainyard.kernels.mapping.cell_bounds import (
 from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, value_of, without
 from trainyard.kernels.mapping.tile_energy import MOVED, least_joules
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
+from trainyard.kernels.uncounted import inlined, uncounted
 
 NEARLY, SAVING = 1.01, 1.05
 """Bytes, and joules, within these factors are not worth a search."""
@@ -39,7 +40,7 @@ its first fill and last drain; what one way, and what the ways that could only s
 by the innermost loop (negative: not known yet)."""
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def begin(speeds: Real, pace: Real, turns: Ints) -> None:
     """Writes the cycles of a byte at each bandwidth, and the turns in which they are looked at: the ends, then the middles between
     what came before."""
@@ -49,13 +50,16 @@ def begin(speeds: Real, pace: Real, turns: Ints) -> None:
     stride, place = max(1, many - 1), 0
     while place < many:
         for at in range(0, many, stride):
-            if not (turns[:place] == at).any():
+            seen = False
+            for turn in range(place):
+                seen = seen or turns[turn] == at
+            if not seen:
                 turns[place] = at
                 place += 1
         stride = max(1, stride // 2)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def latest(pace: Real) -> float:
     """Cycles from which on a tiling is out of the tolerance at all bandwidths."""
     limit = 0.0
@@ -64,7 +68,7 @@ def latest(pace: Real) -> float:
     return limit
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def undominated(ways: int, cell: Real) -> int:
     """The ways of a cell without those that keep less than another one of the same order that fits with all sizes of the cell: what
     is kept is moved less often, and no step gets longer."""
@@ -85,7 +89,7 @@ def undominated(ways: int, cell: Real) -> int:
     return ways
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _start(cell: Real, burst: float, pace: Real) -> bool:
     """Whether compute, and moving everything once, leave a cell within the tolerance at any bandwidth."""
     filled, everything, within = cell[FILLED, 0] + cell[FILLED, 1] + cell[FILLED, 2], cell[PRODUCT, 1], False
@@ -123,7 +127,7 @@ def _implied(step: int, at: int, moved: float, objective: int, joules: Real, tur
     return value_of(objective, own, moved, joules)
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def examine(
     ways: int, first: int, every: bool, cell: Real, burst: float, objective: int, joules: Real, band: float, slack: float,
     tolerance: float, floor: float, dims: Ints, rates: Real, forms: Ints, prices: Real, stand: Real, turns: Ints, pace: Real,
@@ -182,7 +186,7 @@ def examine(
     return left, likely, bound
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _spares(cell: Real, moved: float, dims: Ints, rates: Real, forms: Ints, prices: Real, stand: Real) -> bool:
     """Whether a cell may hold a tiling with notably less energy."""
     least = least_joules(

@@ -8,10 +8,10 @@ loop is read again in each step of that, or kept whole.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from trainyard.kernels.mapping.tiles import Ints, Real
+from trainyard.kernels.uncounted import inlined, uncounted
 
 BELOW = 1.0 - 1e-12
 """Factor that keeps a lower bound valid in spite of rounding."""
@@ -27,14 +27,14 @@ FIRST_AXIS, PER_AXIS = 4, 4
 innermost, extent, revisits of an element, mean gap, mean distance from its first to its last window (`mapping.halo.Halo.row`)."""
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _greatest_common_divisor(a: int, b: int) -> int:
     while b:
         a, b = b, a % b
     return a
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def spread(size: int, row: Real) -> float:
     """Rows of the matrix whose share of the image a tile of `size` consecutive rows takes, overlapping windows included.
 
@@ -48,7 +48,7 @@ def spread(size: int, row: Real) -> float:
     starts = (positions - 1) // step  # of tiles, without the first
     if starts == 0:
         return float(size)
-    chance = np.zeros(3)  # that a tile starts between two neighbours along an axis, by axis
+    chances = 0.0, 0.0, 0.0  # that a tile starts between two neighbours along an axis, by axis
     inside, left, around = 1, starts, positions
     for axis in range(axes):
         extent = int(row[FIRST_AXIS + PER_AXIS * axis])
@@ -56,17 +56,18 @@ def spread(size: int, row: Real) -> float:
         aligned = starts // (inside // _greatest_common_divisor(step, inside))
         around //= extent
         if extent > 1:
-            chance[axis] = float(left - aligned) / float(around * (extent - 1))
+            chance = float(left - aligned) / float(around * (extent - 1))
+            chances = chance if axis == 0 else chances[0], chance if axis == 1 else chances[1], chance if axis == 2 else chances[2]
         left = aligned
     again = 0.0
     for axis in range(axes):
         at = FIRST_AXIS + PER_AXIS * axis
         steps = row[at + 2]
-        cut = steps * chance[axis]
+        cut = steps * chances[axis]
         for inner in range(axis - 1, -1, -1):
             below = FIRST_AXIS + PER_AXIS * inner
             finer = steps * row[below] - row[below + 3]
-            cut += (finer - steps) * chance[inner]
+            cut += (finer - steps) * chances[inner]
             steps = finer
         again += row[at + 1] * (1.0 if steps >= step else min(1.0, cut))
     extra = min(again * positions / float(starts + 1), float(positions - step))
@@ -90,7 +91,7 @@ def value_of(objective: int, cycles: float, moved: float, joules: Real) -> float
     return float(spent if objective == 1 else spent * cycles)
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def passes_of(steps: Ints, order: Ints, keep: int, passes: Ints) -> None:
     """How often A, B and the sums are moved: once for each step of the loop that they lack, if there are steps inside that loop."""
     inner, middle = steps[order[2]] > 1, steps[order[1]] > 1
@@ -100,7 +101,7 @@ def passes_of(steps: Ints, order: Ints, keep: int, passes: Ints) -> None:
         passes[tensor] = steps[order[place]] if again and not keep >> tensor & 1 else 1
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def needed_bytes(tile: Ints, spans: Real, dims: Ints, order: Ints, keep: int, rates: Real) -> float:
     """Bytes of the scratchpad: one tile of each tensor, or all tiles that a kept one has inside the loop that it lacks."""
     total = 0.0
@@ -120,7 +121,7 @@ def needed_bytes(tile: Ints, spans: Real, dims: Ints, order: Ints, keep: int, ra
     return total
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def spans_of(tile: Ints, halo: Real, spans: Real) -> None:
     """Sides of a full and of the edge tile that bytes are counted by: of A along m and k, of finished sums along m.
 
@@ -135,7 +136,7 @@ def spans_of(tile: Ints, halo: Real, spans: Real) -> None:
             spans[which, 1] += more
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def totals_of(dims: Ints, rates: Real, totals: Real) -> None:
     """Bytes of A, B and finished sums that move in any case, and of moving A, B or unfinished sums once more."""
     many = float(dims[3])
@@ -144,7 +145,7 @@ def totals_of(dims: Ints, rates: Real, totals: Real) -> None:
     totals[3], totals[4], totals[5] = totals[0], totals[1], 2.0 * out * rates[3]
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def moved_bytes(tile: Ints, spans: Real, passes: Ints, totals: Real, halo: Real) -> float:
     """DRAM bytes of a tiling."""
     a, sums = 1.0, 1.0

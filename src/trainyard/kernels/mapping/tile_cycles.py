@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from trainyard.kernels.uncounted import inlined, uncounted
+
 Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 
@@ -27,7 +29,7 @@ def stored_elements(across: float, k: float, share: int) -> float:
     return float((int(across) * int(k) * share + (1 << 20) - 1) >> 20)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _pooled(m: int, n: int, k: int, form: Ints) -> int:
     """`Pooled.cycles`."""
     chunk, drain, pool, load, share = form[2], form[4], form[7], form[8], form[9]
@@ -56,7 +58,7 @@ def _folded(along_m: int, along_n: int, along_k: int, form: Ints) -> int:
     return int((folds - 1) * interval + form[4] + steps)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def form_cycles(m: int, n: int, k: int, form: Ints) -> int:
     """Cycles of a tile by one form."""
     if form[7] > 0:
@@ -66,7 +68,7 @@ def form_cycles(m: int, n: int, k: int, form: Ints) -> int:
     return _folded((m + form[0] - 1) // form[0], (n + form[1] - 1) // form[1], (k + form[2] - 1) // form[2], form)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def cycles_of(m: int, n: int, k: int, forms: Ints) -> int:
     """The least of all forms."""
     best = -1
@@ -76,15 +78,20 @@ def cycles_of(m: int, n: int, k: int, forms: Ints) -> int:
     return int(best)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
+def _folds_along(size: int, side: int) -> int:
+    return (size + side - 1) // side
+
+
+@inlined
 def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
     """Cycles of the (at most) 8 kinds of tile, and of one product in all, as a real number: it can leave 64 bits."""
     total, single = 0.0, forms.shape[0] == 1 and forms[0, 7] == 0
-    along = np.empty((3, 2), np.int64)
+    full_m, full_n, full_k, last_m, last_n, last_k = 0, 0, 0, 0, 0, 0
     if single:  # folds along an axis are counted once
-        for axis in range(3):
-            for edge in range(2):
-                along[axis, edge] = (tile[axis, 2 * edge] + forms[0, axis] - 1) // forms[0, axis]
+        full_m, last_m = _folds_along(tile[0, 0], forms[0, 0]), _folds_along(tile[0, 2], forms[0, 0])
+        full_n, last_n = _folds_along(tile[1, 0], forms[0, 1]), _folds_along(tile[1, 2], forms[0, 1])
+        full_k, last_k = _folds_along(tile[2, 0], forms[0, 2]), _folds_along(tile[2, 2], forms[0, 2])
     for em in range(2):
         for en in range(2):
             for ek in range(2):
@@ -93,7 +100,8 @@ def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
                     kinds[em, en, ek] = 0
                     continue
                 if single:
-                    kinds[em, en, ek] = _folded(along[0, em], along[1, en], along[2, ek], forms[0])
+                    m, n, k = last_m if em else full_m, last_n if en else full_n, last_k if ek else full_k
+                    kinds[em, en, ek] = _folded(m, n, k, forms[0])
                 else:
                     kinds[em, en, ek] = cycles_of(tile[0, 2 * em], tile[1, 2 * en], tile[2, 2 * ek], forms)
                 total += weight * kinds[em, en, ek]
@@ -116,7 +124,7 @@ def _over(extent: float, tiles: float, low: float, edge: float, side: float, exa
     return float(max(np.ceil(extent / side), (tiles - 1.0) * np.ceil(low / side) + np.ceil(edge / side)))
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def least_busy(
     dims: Ints, low_m: float, low_n: float, low_k: float, high_m: float, high_n: float, high_k: float, tiles: float, forms: Ints
 ) -> float:  # fmt: skip

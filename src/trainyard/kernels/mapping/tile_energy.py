@@ -11,6 +11,7 @@ from numba import njit
 
 from trainyard.kernels.mapping.tile_cycles import IDEAL, form_cycles, stored_elements
 from trainyard.kernels.mapping.tiles import Ints, Real
+from trainyard.kernels.uncounted import uncounted
 
 MOVED, READ, WRITE, LOCAL, CYCLE = range(5)
 PRICES = 5
@@ -25,7 +26,7 @@ def _times(extent: int, width: int) -> int:
     return (extent + width - 1) // width if width > 0 else 1
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _pooled_joules(m: int, n: int, k: int, form: Ints, a_bytes: float, b_bytes: float, prices: Real) -> float:
     """Of a fabric without a fixed shape: the stationary operand is read once, a vector once for each pass that it belongs to."""
     chunk, pool, share = form[2], form[7], form[9]
@@ -49,7 +50,7 @@ def _pooled_joules(m: int, n: int, k: int, form: Ints, a_bytes: float, b_bytes: 
     return float(prices[READ] * reads + prices[WRITE] * writes)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _form_joules(m: int, n: int, k: int, form: Ints, a_bytes: float, b_bytes: float, prices: Real) -> float:
     """Joules at the ports while one tile is computed as a form says."""
     if form[7] > 0:
@@ -70,7 +71,7 @@ def _form_joules(m: int, n: int, k: int, form: Ints, a_bytes: float, b_bytes: fl
     return float(joules + prices[READ] * reads + prices[WRITE] * sums * times_sums)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def array_joules(tile: Ints, dims: Ints, rates: Real, forms: Ints, prices: Real, compute: float) -> float:
     """Joules of all tiles of a product on chip: its ports, and `compute` busy cycles; each tile takes the fastest form."""
     total = 0.0
@@ -96,7 +97,7 @@ def _least_times(extent: int, width: int, tiles: float) -> float:
     return float(max(np.ceil(extent / width), tiles)) if width > 0 else tiles
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def least_joules(
     lm: float, ln: float, lk: float, cm: float, cn: float, ck: float, dims: Ints, rates: Real, forms: Ints, prices: Real,
     compute: float,

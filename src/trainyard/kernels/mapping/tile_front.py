@@ -11,11 +11,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.tile_bounds import moved_bytes, needed_bytes, passes_of, spans_of, value_of
+from trainyard.kernels.mapping.tile_bounds import BELOW, moved_bytes, needed_bytes, passes_of, spans_of, value_of
 from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES, kinds_of
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
 from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST
-from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds
+from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds, transfer
+from trainyard.kernels.uncounted import inlined, uncounted
 
 FRONT, ENTRY = 16, 9
 """Tilings kept while searching: of those within the tolerance, none with less traffic, less energy and less time than another; and
@@ -26,7 +27,7 @@ FINEST = 256
 """The last step moves sizes by no less than this part of them."""
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def pick(front: Real, entries: int, band: float, tolerance: float) -> int:
     """Of the tilings within the tolerance of the best those within the tolerance of the least traffic, and of these the one with
     the least energy, then the least traffic, then the least value, then the first."""
@@ -46,7 +47,7 @@ def pick(front: Real, entries: int, band: float, tolerance: float) -> int:
     return choice
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def offer(
     front: Real, entries: int, value: float, moved: float, joules: float, cycles: float, tile: Ints, order: int, keep: int,
     band: float, tolerance: float,
@@ -81,7 +82,7 @@ def offer(
     return kept + 1
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def standing(front: Real, entries: int, band: float, tolerance: float) -> tuple[float, float, float]:
     """The best value so far, the least traffic within the tolerance of it, and the energy of what would be picked."""
     best, least = np.inf, np.inf
@@ -95,7 +96,7 @@ def standing(front: Real, entries: int, band: float, tolerance: float) -> tuple[
     return best, least, front[pick(front, entries, band, tolerance), 8]
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _cut(
     axis: int, size: int, more: int, sizes: Ints, dims: Ints, fixed: Ints, halo: Real, order: Ints, keep: int, rates: Real,
     space: float, tile: Ints, spans: Real,
@@ -115,7 +116,7 @@ def _cut(
     return bool(needed_bytes(tile, spans, dims, order, keep, rates) <= space)
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _needed_keep(tile: Ints, order: Ints, keep: int, passes: Ints) -> int:
     """`keep` without the tensors that are moved no more often if they are not kept: they only take room."""
     for tensor in range(3):
@@ -126,7 +127,15 @@ def _needed_keep(tile: Ints, order: Ints, keep: int, passes: Ints) -> int:
     return keep
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
+def _least_cycles(tile: Ints, spans: Real, rates: Real, compute: float, moved: float, speed: float, latency: int) -> float:
+    """Cycles at least of a tiling: its compute with the first fill and the last drain, and all that it moves."""
+    fill = spans[0, int(tile[0, 1] == 1)] * spans[1, int(tile[2, 1] == 1)] * rates[0] + tile[2, 0] * tile[1, 0] * rates[1]
+    ends = transfer(fill, speed, latency) + transfer(spans[2, 1] * tile[1, 2] * rates[2], speed, latency)
+    return float(max(compute + ends, moved / speed * BELOW))
+
+
+@uncounted
 def polish(
     dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speed: float, space: float, latency: int,
     objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
@@ -164,8 +173,13 @@ def polish(
                     moved = moved_bytes(tile, spans, passes, totals, halo)
                     if (goal == 1 and moved >= traffic) or (goal == 2 and moved > traffic):
                         continue
+                    if objective == 0 and moved / speed * BELOW > value:
+                        continue
                     compute = kinds_of(tile, forms, kinds) * dims[3]
                     if compute >= MOST_CYCLES:
+                        continue
+                    least = value_of(objective, _least_cycles(tile, spans, rates, compute, moved, speed, latency), moved, joules)
+                    if least > value or (goal == 0 and least == value):
                         continue
                     spent = 0.0
                     if goal == 2:
@@ -189,7 +203,7 @@ def polish(
     return entries
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def fill_folds(
     dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speed: float, space: float, latency: int,
     objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
@@ -240,12 +254,21 @@ def fill_folds(
     return entries
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
+def _is_same(one: Real, other: Real) -> bool:
+    """Whether two tilings have the same sizes, order and resident tensors."""
+    return bool(one[3] == other[3] and one[4] == other[4] and one[5] == other[5] and one[6] == other[6] and one[7] == other[7])
+
+
+@uncounted
 def take_over(
     entry: Real, dims: Ints, rates: Real, halo: Real, forms: Ints, speed: float, latency: int, objective: int, joules: Real,
     band: float, tolerance: float, front: Real, entries: int, tile: Ints, spans: Real, kinds: Ints, rows: Real,
 ) -> int:  # fmt: skip
     """Adds the best tiling at another bandwidth to those at this one, if it is good here, too."""
+    for own in range(entries):
+        if _is_same(front[own], entry):
+            return entries
     for axis in range(3):
         cut_sizes(tile, axis, dims[axis], int(entry[3 + axis]))
     spans_of(tile, halo, spans)

@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS
+from trainyard.kernels.mapping.cell_pruning import PACE
 from trainyard.kernels.mapping.tile_bounds import needed_bytes, spans_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
 from trainyard.kernels.mapping.tile_energy import MOVED, PRICES, array_joules
 from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, pick
+from trainyard.kernels.mapping.tile_leaf import slack_of
 from trainyard.kernels.mapping.tile_search import (
     CELL,
     CELLS,
@@ -26,8 +29,8 @@ from trainyard.kernels.mapping.tile_search import (
     KNOWN,
     NOTHING_FITS,
     TOO_LONG,
+    Scratch,
     search_tile,
-    slack_of,
     write_choice,
 )
 from trainyard.kernels.mapping.tile_sizes import most_sizes, useful_sizes
@@ -41,11 +44,11 @@ bytes that it needs, and what each of the prices of `tile_energy` is multiplied 
 @njit(cache=True, error_model="numpy")
 def best_at(
     dims: Ints, rates: Real, halos: Real, folds: Ints, fixed: Ints, allowed: Ints, forms: Ints, speeds: Real, space: float,
-    latency: int, objective: int, joules: Real, prices: Real, tolerance: float, effort: int,
+    latency: int, objective: int, joules: Real, prices: Real, tolerance: float, effort: int, guesses: Ints,
 ) -> Any:  # fmt: skip
     """`search_tile` of many products, which share the useful sizes of equal dimensions: by product and bandwidth the best tilings,
     how many there are, and the least that any takes, in whole cycles and as if transfers took parts of them; by product the cells
-    split, whether all is proven, whether anything fits."""
+    split, whether all is proven, whether anything fits. `guesses` are by product tile sizes that are tried first."""
     products, many = dims.shape[0], speeds.shape[0]
     fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
     stand, floors, found = np.empty((products, many, 3)), np.empty((products, 2 * many)), np.zeros((products, 3), np.int64)
@@ -57,6 +60,10 @@ def best_at(
     sizes, lengths = np.empty((3, most_sizes(longest, folds.shape[1])), np.int64), np.zeros(3, np.int64)
     known, places = np.zeros((3, KNOWN), np.int64), np.zeros((3, KNOWN), np.int64)
     menus = np.empty((3, KNOWN, sizes.shape[1]), np.int64)
+    room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
+    rows, ends, pace, turns = np.empty((STEP_KINDS, 3)), np.empty((many + 1, 3)), np.empty((many, PACE)), np.empty(many, np.int64)
+    cell, whole, totals = np.empty((KNOWN_ROWS, 3)), np.empty(3, np.int64), np.empty(6)
+    scratch = Scratch(room, spans, kinds, cell, rows, ends, pace, turns, whole, totals)
     for product in range(products):
         for axis in range(3):
             extent = dims[product, axis]
@@ -75,7 +82,7 @@ def best_at(
         found[product, 0], found[product, 1], found[product, 2] = search_tile(
             dims[product], rates[product], halos[product], fixed[product], allowed[product], forms, speeds, space, latency,
             objective, joules[product], prices, tolerance, effort, sizes, lengths, cells, bounds, fronts[product], entries[product],
-            stand[product], floors[product, :many], floors[product, many:],
+            stand[product], floors[product, :many], floors[product, many:], scratch, guesses[product],
         )  # fmt: skip
     return fronts, entries, floors, found
 
@@ -88,7 +95,7 @@ def best_tiles(
     """The best tiling of each of many products: the columns of CHOSEN; cycles are NOTHING_FITS or TOO_LONG without an answer."""
     fronts, entries, _, found = best_at(
         dims, rates, halos, folds, fixed, allowed, forms, np.full(1, speed), space, latency, objective, joules, prices, tolerance,
-        effort,
+        effort, np.zeros((dims.shape[0], 0, 3), np.int64),
     )  # fmt: skip
     chosen, band = np.zeros((dims.shape[0], CHOSEN), np.int64), (1.0 + tolerance) / slack_of(tolerance)
     for product in range(dims.shape[0]):
@@ -103,13 +110,13 @@ def best_tiles(
 @njit(cache=True, error_model="numpy")
 def shortlist(
     dims: Ints, rates: Real, halos: Real, folds: Ints, fixed: Ints, allowed: Ints, forms: Ints, speeds: Real, space: float,
-    latency: int, joules: Real, prices: Real, tolerance: float,
+    latency: int, joules: Real, prices: Real, tolerance: float, guesses: Ints,
 ) -> Any:  # fmt: skip
     """The tilings of many products that are good at any of some bandwidths (LISTED), where those of each product begin, their
     steps by kind, by product and bandwidth the least cycles that any tiling takes, the cells split, and the tilings as CHOSEN."""
     zero = int(np.int64(0))  # no constant: one copy of the search is compiled for all who call it
     fronts, entries, floors, found = best_at(
-        dims, rates, halos, folds, fixed, allowed, forms, speeds, space, latency, zero, joules, prices, tolerance, zero
+        dims, rates, halos, folds, fixed, allowed, forms, speeds, space, latency, zero, joules, prices, tolerance, zero, guesses
     )  # fmt: skip
     products, many = dims.shape[0], speeds.shape[0]
     begin = np.zeros(products + 1, np.int64)

@@ -16,6 +16,8 @@ that helps.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -27,40 +29,32 @@ from trainyard.kernels.mapping.cell_bounds import (
     FILLED,
     FOLDS,
     HIGH,
-    KNOWN_ROWS,
     LOW,
     PRODUCT,
     RATE,
     describe,
     know,
 )
-from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, PACE, begin, examine, latest
+from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, begin, examine, latest
 from trainyard.kernels.mapping.tile_bounds import (
     BELOW,
     EVERYTHING,
     HALO,
     KEPT_MIDDLE,
-    moved_bytes,
-    needed_bytes,
     passes_of,
-    spans_of,
     totals_of,
-    value_of,
-    without,
 )
-from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES, kinds_of, least_busy
-from trainyard.kernels.mapping.tile_energy import MOVED, array_joules, least_joules
-from trainyard.kernels.mapping.tile_front import fill_folds, offer, pick, polish, standing, take_over
-from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds, transfer
+from trainyard.kernels.mapping.tile_cycles import kinds_of, least_busy
+from trainyard.kernels.mapping.tile_energy import MOVED, least_joules
+from trainyard.kernels.mapping.tile_front import fill_folds, pick, polish, take_over
+from trainyard.kernels.mapping.tile_leaf import SLACK, evaluate_leaf, slack_of
+from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes
+from trainyard.kernels.uncounted import inlined, uncounted
 
 CHOSEN = 12
 """Columns of a result: m, n, k, order, cycles, compute cycles, whether it is proven, passes of A, B and sums, keep, cells split."""
 NOTHING_FITS, TOO_LONG = -1, -2
 """Cycles of a product that has no tile, and of one that no tile brings below MOST_CYCLES."""
-ABOVE = 1.0 + 1e-9
-"""Factor that keeps an estimate from refusing in spite of rounding."""
-SLACK = 1.005
-"""A cell that cannot beat the best by this factor is not split further: half of the default tolerance (`slack_of`)."""
 CELLS, CELL = 2048, 9
 """Cells that wait at most: a split adds one, and ranges are halved. Columns of one: the first and the last size along each axis,
 the ways that are left, the most promising one, and how often the best had improved when the cell was looked at."""
@@ -72,23 +66,24 @@ KNOWN = 32
 """Dimensions of an axis whose useful sizes are kept while many products are searched."""
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def slack_of(tolerance: float) -> float:
-    """The factor that a proof may leave: half of the tolerance; the other half is for tilings with less traffic."""
-    return min(SLACK, 1.0 + 0.5 * tolerance)
+class Scratch(NamedTuple):
+    """Space that a search writes to: sizes, counts and edges of a tile with its passes and sizes to try, spans, compute cycles by
+    kind of tile, what is known of a cell, steps by kind, first fills and last drains, `cell_pruning`'s numbers by bandwidth and its
+    turns, which axes may be whole, bytes of the tensors."""
+
+    room: Ints
+    spans: Real
+    kinds: Ints
+    known: Real
+    rows: Real
+    ends: Real
+    pace: Real
+    turns: Ints
+    whole: Ints
+    totals: Real
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def _keep_bits(order: Ints, kept: int) -> int:
-    bits = 0
-    if kept >= 1:
-        bits |= 1 << without(order[1])
-    if kept == 2:
-        bits |= 1 << without(order[0])
-    return bits
-
-
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _ways(allowed: int, one: int) -> int:
     """Orders and what is kept in them (bits of `allowed`) that differ where the axes in the bits of `one` have a single tile."""
     if allowed != EVERYTHING:
@@ -106,7 +101,7 @@ def _ways(allowed: int, one: int) -> int:
     return ways
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _roots(lengths: Ints, whole: Ints, allowed: int, cells: Ints) -> int:
     """Cells that cover the space: along each axis the whole dimension in one tile, or several tiles."""
     count = 0
@@ -122,142 +117,6 @@ def _roots(lengths: Ints, whole: Ints, allowed: int, cells: Ints) -> int:
     return count
 
 
-@njit(cache=True, error_model="numpy")
-def _write_ends(tile: Ints, spans: Real, rates: Real, speeds: Real, latency: int, kinds: Ints, ends: Real) -> None:
-    """By bandwidth the cycles of the first fill and the last drain, and those of the last tile in which the DRAM has nothing to do:
-    while it is computed, only sums of the one before leave; then the cycles of a byte."""
-    m, n, k = tile[0, 0], tile[1, 0], tile[2, 0]
-    out = max(spans[2, 0] * rates[2], m * rates[3]) * n
-    for at in range(speeds.shape[0]):
-        ends[at, 0] = transfer(spans[0, 0] * spans[1, 0] * rates[0] + float(k * n) * rates[1], speeds[at], latency)
-        ends[at, 0] += transfer(spans[2, 1] * tile[1, 2] * rates[2], speeds[at], latency)
-        ends[at, 1] = max(0.0, float(kinds[1, 1, 1] - transfer(out, speeds[at], latency)))
-        ends[at, 2] = BELOW / speeds[at]
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _demand(
-    tile: Ints, order: int, kept: int, dims: Ints, rates: Real, totals: Real, once: float, again_a: float, held: Real
-) -> tuple[float, float, float]:  # fmt: skip
-    """Bytes of the scratchpad that a tile needs (without halos of kept tensors), bytes that it moves, and its bursts at least.
-
-    `once` are the bytes of moving all tensors once, `again_a` those of moving A once more, `held` the bytes of a tile of each.
-    """
-    x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
-    outer, middle, inner = tile[x, 1], tile[y, 1], tile[z, 1]
-    again, last = without(y), without(x)
-    needed = held[0] + held[1] + held[2]
-    if kept:
-        needed += held[again] * (float(dims[z]) / float(tile[z, 0]) - 1.0)
-    if kept == 2:
-        whole = float(dims[y]) * dims[z] * (rates[4] if last == 0 else (rates[5] if last == 1 else rates[3]))
-        needed += whole - held[last]
-    moved = once
-    if kept == 0 and inner > 1:
-        moved += (middle - 1) * (again_a if again == 0 else totals[3 + again])
-    if kept < 2 and (inner > 1 or middle > 1):
-        moved += (outer - 1) * (again_a if last == 0 else totals[3 + last])
-    loads = float(outer * middle * inner)
-    if kept == 2:
-        loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
-        loads = max(loads, float(tile[0, 1] * tile[1, 1])) if totals[2] > 0.0 else loads
-    elif kept == 1 and order >= 4 and totals[2] == 0.0:
-        loads -= float((inner - 1) * middle)
-    return needed, moved, loads
-
-
-@njit(cache=True, error_model="numpy")
-def _leaf(
-    m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
-    latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, ways: int, fronts: Real,
-    entries: Ints, stand: Real, floors: Real, smooth: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
-) -> bool:  # fmt: skip
-    """Evaluates one tile in all orders, with all choices of what is kept; returns whether any is as good as the best so far."""
-    tile, passes, held, spent, better = room[0:3], room[3], np.empty(3), 0.0, False
-    cut_sizes(tile, 0, dims[0], m)
-    cut_sizes(tile, 1, dims[1], n)
-    cut_sizes(tile, 2, dims[2], k)
-    compute = kinds_of(tile, forms, kinds) * dims[3]
-    if compute >= MOST_CYCLES:
-        return False
-    steps = float(tile[0, 1]) * tile[1, 1] * tile[2, 1] * dims[3] + 2.0
-    spans_of(tile, halo, spans)
-    burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    _write_ends(tile, spans, rates, speeds, latency, kinds, ends)
-    held[0], held[1], held[2] = spans[0, 0] * spans[1, 0] * rates[4], float(k * n) * rates[5], float(m * n) * rates[3]
-    passes[0], passes[1], passes[2] = 1, 1, 1
-    once = moved_bytes(tile, spans, passes, totals, halo)
-    passes[0] = 2
-    again_a = moved_bytes(tile, spans, passes, totals, halo) - once  # with its halo
-    on_chip = -1.0
-    for kept in range(2, -1, -1):
-        for order in range(6):
-            if not ways >> (order + KEPT_MIDDLE * kept) & 1:
-                continue
-            z = ORDERS[order, 2]
-            needed, moved, loads = _demand(tile, order, kept, dims, rates, totals, once, again_a, held)
-            if needed > space * ABOVE:
-                continue
-            keep, many, bursts = -1, 0, burst * loads * dims[3]
-            for at in range(speeds.shape[0]):
-                best, traffic, energy = stand[at, 0], stand[at, 1], stand[at, 2]
-                if entries[at]:
-                    least = max(compute + ends[at, 0], moved * ends[at, 2] + bursts + ends[at, 1])
-                    if objective == 0 and least > best * band:
-                        continue
-                    if kept == 0:
-                        stalls = _stalls(tile, z, dims[3], rates, speeds[at], latency, kinds)
-                        least = max(least, compute + ends[at, 0] + stalls)
-                    least = value_of(objective, least, moved, joules)
-                    if least > best * band:
-                        continue
-                    if least * slack_of(tolerance) >= best and moved >= traffic:
-                        floors[at] = min(floors[at], least)
-                        if moved > traffic * (1.0 + tolerance):
-                            continue
-                        if on_chip < 0.0:
-                            on_chip = array_joules(tile, dims, rates, forms, prices, compute)
-                        if on_chip + prices[MOVED] * moved >= energy:
-                            continue
-                if keep < 0:
-                    keep = _keep_bits(ORDERS[order], kept)
-                    if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
-                        break
-                    passes_of(tile[:, 1], ORDERS[order], keep, passes)
-                    moved = moved_bytes(tile, spans, passes, totals, halo)
-                    if on_chip < 0.0:
-                        on_chip = array_joules(tile, dims, rates, forms, prices, compute)
-                    spent = on_chip + prices[MOVED] * moved
-                    many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
-                cycles = cycles_of_steps(rows, many, speeds[at], latency)
-                if cycles < MOST_CYCLES:
-                    smooth[at] = min(smooth[at], cycles - steps)
-                    value = value_of(objective, cycles, moved, joules)
-                    entries[at] = offer(
-                        fronts[at], entries[at], value, moved, spent, cycles, tile, order, keep, band, tolerance
-                    )  # fmt: skip
-                    stand[at, 0], stand[at, 1], stand[at, 2] = standing(fronts[at], entries[at], band, tolerance)
-                    better = True
-    return better
-
-
-@njit(cache=True, error_model="numpy")
-def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, latency: int, kinds: Ints) -> float:
-    """A lower bound on the stall cycles of the inner loop: between two full tiles, the loads of the second one."""
-    if tile[0, 1] == 1 or tile[1, 1] == 1 or tile[2, 1] == 1:
-        return 0.0
-    m, n, k = float(tile[0, 0]), float(tile[1, 0]), float(tile[2, 0])
-    load = (0.0 if inner == 1 else m * k * rates[0]) + (0.0 if inner == 0 else k * n * rates[1])
-    waits = float(transfer(load, speed, latency) - kinds[0, 0, 0])
-    if waits <= 0.0:
-        return 0.0
-    many = float(count)
-    for axis in range(3):
-        full = tile[axis, 1] if tile[axis, 2] == tile[axis, 0] else tile[axis, 1] - 1
-        many *= max(0, full - 1 if axis == inner else full)
-    return many * waits
-
-
 @njit(cache=True, error_model="numpy", inline="always")
 def _swap(cells: Ints, bounds: Real, one: int, other: int) -> None:
     for column in range(CELL):
@@ -265,7 +124,7 @@ def _swap(cells: Ints, bounds: Real, one: int, other: int) -> None:
     bounds[one], bounds[other] = bounds[other], bounds[one]
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
     """Splits a cell along the axis whose sizes differ most, at their geometric mean; false where it is a single tile."""
     widest, ratio = -1, 1.0
@@ -289,7 +148,7 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def _finish(
     dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speeds: Real, space: float, latency: int,
     objective: int, joules: Real, prices: Real, band: float, tolerance: float, fronts: Real, entries: Ints, room: Ints,
@@ -297,14 +156,14 @@ def _finish(
 ) -> None:  # fmt: skip
     """Makes the best tilings better at the bandwidths where they differ from the one before (on a fabric without folds, at each),
     and tries those of the neighbouring bandwidths."""
-    many, before = speeds.shape[0], np.zeros(5)
+    many, before = speeds.shape[0], (0.0, 0.0, 0.0, 0.0, 0.0)
     middle = many // 2
     for at in range(many):
         if entries[at] == 0:
             continue
-        best = fronts[at, pick(fronts[at], entries[at], 1.0, 0.0), 3:8]
-        differs = not np.array_equal(best, before)
-        before[:] = best
+        best = fronts[at, pick(fronts[at], entries[at], 1.0, 0.0)]
+        own = best[3], best[4], best[5], best[6], best[7]
+        differs, before = own != before, own
         if differs or forms[0, 7] > 0:
             entries[at] = fill_folds(
                 dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
@@ -324,7 +183,7 @@ def _finish(
                 )  # fmt: skip
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def _narrow(cell: Ints, sizes: Ints, known: Real, cycle: float, limit: float) -> bool:
     """Takes sizes from a cell that cannot be within `limit`: small ones, which make too many tiles, and large ones, which do not
     fit or take too long to load first. False where none is left."""
@@ -398,11 +257,19 @@ def _look_at(
     return left
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
+def _limits(objective: int, band: float, stand: Real, pace: Real) -> float:
+    """Writes the cycles from which on a tiling is out of the tolerance; returns those for all bandwidths together."""
+    for at in range(pace.shape[0] if objective == 0 else 0):
+        pace[at, LIMIT] = stand[at, 0] * band
+    return latest(pace)
+
+
+@uncounted
 def search_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, speeds: Real, space: float, latency: int,
     objective: int, joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints,
-    bounds: Real, fronts: Real, entries: Ints, stand: Real, floors: Real, smooth: Real,
+    bounds: Real, fronts: Real, entries: Ints, stand: Real, floors: Real, smooth: Real, scratch: Scratch, guesses: Ints,
 ) -> tuple[int, bool, bool]:  # fmt: skip
     """Fills `fronts` with the best tilings of one product at each of `speeds` (bytes per cycle, falling); `entries` says how many,
     `stand` what the best of them has, `floors` what no tiling of useful sizes undercuts, and `smooth` the same if transfers did not
@@ -410,28 +277,33 @@ def search_tile(
 
     `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for each order and what is kept in it
     (KEPT_MIDDLE); `space` are resident bytes; `effort` the most cells that are split (0: MOST_CELLS). `sizes` are the `lengths`
-    useful sizes of the axes; `cells` and `bounds` are space for CELLS cells.
+    useful sizes of the axes; `cells` and `bounds` are space for CELLS cells. `guesses` are sizes that are tried first (0: none).
 
     Without a tolerance the answer is the fastest tiling of useful sizes, and sizes in between are not tried: useful sizes depend on
     neither scratchpad nor bandwidth, so more of these never costs a cycle. Only fabrics without folds (`Pooled`) are moved on.
     """
-    whole, totals = np.empty(3, np.int64), np.empty(6)
+    room, spans, kinds, known, rows, ends, pace, turns, whole, totals = scratch
     for axis in range(3):
         whole[axis] = int(sizes[axis, lengths[axis] - 1] == dims[axis])
     totals_of(dims, rates, totals)
     slack = slack_of(tolerance)
     band = (1.0 + tolerance) / slack
     busy = least_busy(dims, 1.0, 1.0, 1.0, float(dims[0]), float(dims[1]), float(dims[2]), 1.0, forms) * dims[3]
-    room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
-    known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 3))
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    pace, turns = np.empty((speeds.shape[0], PACE)), np.empty(speeds.shape[0], np.int64)
     begin(speeds, pace, turns)
     describe(dims, rates, totals, halo[HALO] > 0.0, forms, space, known)
     waiting, split, proven, fits = _roots(lengths, whole, allowed, cells), 0, True, False
     entries[:], stand[:], floors[:], smooth[:] = 0, np.inf, np.inf, np.inf
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
     fresh, improved, limit = 0, 0, np.inf  # cells from here on have no bound yet; how often the best has improved
+    for guess in range(guesses.shape[0]):
+        m, n, k = guesses[guess, 0], guesses[guess, 1], guesses[guess, 2]
+        one = int(m == dims[0]) + 2 * int(n == dims[1]) + 4 * int(k == dims[2])
+        if m > 0 and evaluate_leaf(
+            m, n, k, dims, rates, totals, halo, forms, speeds, space, latency, objective, joules, prices, band, tolerance,
+            _ways(allowed, one), fronts, entries, stand, floors, smooth, room, spans, kinds, rows, ends,
+        ):  # fmt: skip
+            limit = _limits(objective, band, stand, pace)
     while True:
         waiting = _look_at(
             fresh, waiting, split == 0, improved, sizes, dims, rates, forms, burst, objective, joules, prices, band, slack,
@@ -455,15 +327,12 @@ def search_tile(
             fresh, waiting = last, waiting + 1
             continue
         waiting, fresh = last, last
-        if _leaf(
+        if evaluate_leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, speeds,
             space, latency, objective, joules, prices, band, tolerance, cells[last, 6], fronts, entries, stand, floors,
             smooth, room, spans, kinds, rows, ends,
         ):  # fmt: skip
-            improved += 1
-            for at in range(speeds.shape[0] if objective == 0 else 0):
-                pace[at, LIMIT] = stand[at, 0] * band
-            limit = latest(pace)
+            improved, limit = improved + 1, _limits(objective, band, stand, pace)
     if tolerance > 0.0 or objective != 0 or forms[0, 7] > 0:
         _finish(
             dims, rates, totals, halo, forms, fixed, speeds, space, latency, objective, joules, prices, band, tolerance, fronts,

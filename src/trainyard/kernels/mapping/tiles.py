@@ -13,13 +13,18 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from trainyard.kernels.uncounted import inlined, uncounted
+
 Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 
 KEEP_A, KEEP_B, KEEP_SUMS = 1, 2, 4
 """Bits of `keep`."""
-STEP_KINDS = 70
-"""Kinds of steps of a tiling at most: 64 places in the loops, the first fill, the last drain, and both ends once more."""
+BYTES = 70
+"""Kinds of steps of a tiling at most: 64 places in the loops, the first fill, the last drain, and both ends once more. Behind them
+lie bytes of tiles, while steps are looked at (`_write_bytes`)."""
+STEP_KINDS = BYTES + 16
+"""Rows that steps by kind need."""
 ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)], dtype=np.int64)
 """Outer to inner, by axis."""
 
@@ -31,7 +36,7 @@ def cut_sizes(tile: Ints, axis: int, extent: int, size: int) -> None:
     tile[axis, 0], tile[axis, 1], tile[axis, 2] = size, count, extent - (count - 1) * size
 
 
-@njit(cache=True, error_model="numpy")
+@inlined
 def transfer(moved: float, bytes_per_cycle: float, latency: int) -> int:
     """Cycles of one DMA burst: nothing for no bytes, else the latency and whole cycles of data."""
     if moved <= 0.0:
@@ -39,7 +44,7 @@ def transfer(moved: float, bytes_per_cycle: float, latency: int) -> int:
     return latency + int(np.ceil(moved / bytes_per_cycle))
 
 
-@njit(cache=True, error_model="numpy")
+@uncounted
 def step_kinds(tile: Ints, spans: Real, order: Ints, keep: int, count: int, rates: Real, kinds: Ints, rows: Real) -> int:
     """All steps of a tiling by kind, in `rows` (STEP_KINDS at most): how many there are, compute cycles and bytes over the DRAM.
 
@@ -49,15 +54,13 @@ def step_kinds(tile: Ints, spans: Real, order: Ints, keep: int, count: int, rate
     """
     x, y, z = order[0], order[1], order[2]
     first, second, third = tile[x, 1], tile[y, 1], tile[z, 1]
-    table = np.empty((4, 3, 2, 2))
-    _write_table(tile, spans, order, keep, rates, table)
+    _write_bytes(tile, spans, order, keep, rates, rows)
     fill = spans[0, int(tile[0, 1] == 1)] * spans[1, int(tile[2, 1] == 1)] * rates[0] + tile[2, 0] * tile[1, 0] * rates[1]
     drain = spans[2, 1] * tile[1, 2] * rates[2]
     rows[0, 0], rows[0, 1], rows[0, 2] = 1.0, 0.0, fill
     rows[1, 0], rows[1, 1], rows[1, 2] = 1.0, 0.0, drain
     many = 2
     stride_x, stride_y, stride_z = 4 >> x, 4 >> y, 4 >> z  # of edges along m, n and k in `kinds`
-    compute_of = kinds.ravel()
     for c0 in range(min(first, 4)):
         x0, w0 = _representative(c0, first)
         e0 = int(x0 == first - 1)
@@ -67,13 +70,14 @@ def step_kinds(tile: Ints, spans: Real, order: Ints, keep: int, count: int, rate
             for c2 in range(min(third, 4)):
                 x2, w2 = _representative(c2, third)
                 e2 = int(x2 == third - 1)
-                compute = float(compute_of[e0 * stride_x + e1 * stride_y + e2 * stride_z])
+                edges = e0 * stride_x + e1 * stride_y + e2 * stride_z
+                compute = float(kinds[edges >> 2, edges >> 1 & 1, edges & 1])
                 is_last, is_first = e0 + e1 + e2 == 3, x0 + x1 + x2 == 0
                 load, store = fill, drain  # of the neighbouring product, where count > 1
                 if not is_last:
-                    load = _load(table, x0, x1, x2, first, second, third)
+                    load = _load(rows, x0, x1, x2, first, second, third)
                 if not is_first:
-                    store = _store(table, x0, x1, x2, first, second, third)
+                    store = _store(rows, x0, x1, x2, first, second, third)
                 alike = float(w0) * w1 * w2 * count
                 if is_first or is_last:  # nothing before the first step of all, nothing after the last one
                     rows[many, 0], rows[many, 1], rows[many, 2] = 1.0, compute, load if is_first else store
@@ -114,10 +118,11 @@ def tiled_cycles(
     return cycles_of_steps(rows, step_kinds(tile, spans, order, keep, count, rates, kinds, rows), speed, latency)
 
 
-@njit(cache=True, error_model="numpy")
-def _write_table(tile: Ints, spans: Real, order: Ints, keep: int, rates: Real, table: Real) -> None:
-    """Bytes of a tile by the loop that its tensor lacks (outer 0, middle 1, inner 2) and by edges along the two others: to load in
-    the first turn of that loop, to load in later turns, to store before the last turn, to store after it."""
+@inlined
+def _write_bytes(tile: Ints, spans: Real, order: Ints, keep: int, rates: Real, rows: Real) -> None:
+    """Bytes of a tile, in the rows from BYTES on: to load in the first turn of the loop that its tensor lacks, to load in later
+    turns, to store before the last turn, to store after it, four rows each, by edges along the two other loops; in columns by the
+    loop that the tensor lacks (outer 0, middle 1, inner 2)."""
     for place in range(3):
         one, other = order[1 if place == 0 else 0], order[1 if place == 2 else 2]
         for edge in range(2):
@@ -135,39 +140,44 @@ def _write_table(tile: Ints, spans: Real, order: Ints, keep: int, rates: Real, t
                     finished = (spans[2, edge] * tile[1, 2 * beside] if one == 0 else spans[2, beside] * tile[1, 2 * edge]) * rates[
                         2
                     ]
-                table[0, place, edge, beside], table[1, place, edge, beside] = loads, again
-                table[2, place, edge, beside], table[3, place, edge, beside] = stores, finished
+                at = BYTES + 2 * edge + beside
+                rows[at, place], rows[at + 4, place], rows[at + 8, place], rows[at + 12, place] = loads, again, stores, finished
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _load(table: Real, x0: int, x1: int, x2: int, first: int, second: int, third: int) -> float:
+def _bytes(rows: Real, which: int, place: int, edge: int, beside: int) -> float:
+    return float(rows[BYTES + 4 * which + 2 * edge + beside, place])
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _load(rows: Real, x0: int, x1: int, x2: int, first: int, second: int, third: int) -> float:
     """Bytes that the next step needs and the scratchpad does not hold: new operand tiles, and sums begun earlier."""
     e0, e1 = int(x0 == first - 1), int(x1 == second - 1)
     if x2 < third - 1:
         e2 = int(x2 == third - 2)
-        return float(table[int(x1 > 0), 1, e0, e2] + table[int(x0 > 0), 0, e1, e2])
+        return float(_bytes(rows, int(x1 > 0), 1, e0, e2) + _bytes(rows, int(x0 > 0), 0, e1, e2))
     alone = int(third == 1)
     if x1 < second - 1:
         e1 = int(x1 == second - 2)
-        load = table[0, 2, e0, e1] + table[int(x0 > 0), 0, e1, alone]
-        return float(load if alone else load + table[1, 1, e0, 0])
+        load = _bytes(rows, 0, 2, e0, e1) + _bytes(rows, int(x0 > 0), 0, e1, alone)
+        return float(load if alone else load + _bytes(rows, 1, 1, e0, 0))
     e0, e1 = int(x0 == first - 2), int(second == 1)
-    load = table[0, 2, e0, e1] + table[0, 1, e0, alone]
-    return float(load if alone and e1 else load + table[1, 0, e1, alone])
+    load = _bytes(rows, 0, 2, e0, e1) + _bytes(rows, 0, 1, e0, alone)
+    return float(load if alone and e1 else load + _bytes(rows, 1, 0, e1, alone))
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _store(table: Real, x0: int, x1: int, x2: int, first: int, second: int, third: int) -> float:
+def _store(rows: Real, x0: int, x1: int, x2: int, first: int, second: int, third: int) -> float:
     """Bytes of sums that the step before left behind for this one to write: finished or not."""
     e0, e1 = int(x0 == first - 1), int(x1 == second - 1)
     if x2 > 0:  # the tensor without the inner loop stays
-        return float(table[2 + e1, 1, e0, 0] + table[2 + e0, 0, e1, 0])
+        return float(_bytes(rows, 2 + e1, 1, e0, 0) + _bytes(rows, 2 + e0, 0, e1, 0))
     alone = int(third == 1)
     if x1 > 0:
-        store = table[3, 2, e0, 0] + table[2 + e0, 0, 0, 1]
-        return float(store if alone else store + table[2, 1, e0, 1])
-    store = table[3, 2, 0, 1] + table[3, 1, 0, 1]
-    return float(store if alone and second == 1 else store + table[2, 0, 1, 1])
+        store = _bytes(rows, 3, 2, e0, 0) + _bytes(rows, 2 + e0, 0, 0, 1)
+        return float(store if alone else store + _bytes(rows, 2, 1, e0, 1))
+    store = _bytes(rows, 3, 2, 0, 1) + _bytes(rows, 3, 1, 0, 1)
+    return float(store if alone and second == 1 else store + _bytes(rows, 2, 0, 1, 1))
 
 
 @njit(cache=True, error_model="numpy", inline="always")
