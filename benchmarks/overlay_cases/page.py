@@ -358,7 +358,8 @@ def lessons(data: Row) -> list[str]:
             "(2) Tensors that lie differently in memory are read element by element: rotary embeddings add a transposed view to a "
             "new tensor (134 us instead of 46), and Whisper's encoder keeps the layout of a permuted convolution, which every "
             "layer norm copies first. (3) A cast from bf16 to fp32 takes twice as long as the other way. (4) A fused AdamW is "
-            "bound by its square roots, not by bytes: 150 G parameters a second, half of what was assumed. Still simulated too fast are "
+            "bound by its square roots, not by bytes: 150 G parameters a second, half of what was assumed. Still simulated too "
+            "fast are "
             "products with broadcast operands (2.5 to 3 ps for an element, 1.8 simulated)."
         ),
     ]
