@@ -181,8 +181,11 @@ def choose(
         below = min(above + 1, speeds.shape[1] - 1)
         bits = 1 << above | 1 << below
         first, last = begin[product], begin[product + 1]
-        slower = floors[product, speeds.shape[1] + below] * speeds[product, below] / speed
-        floor, best = max(floors[product, above], slower, least[product]), np.inf
+        floor, best = least[product], np.inf
+        if speeds[product, above] >= speed:
+            floor = max(floor, floors[product, above])
+        if speeds[product, below] <= speed:
+            floor = max(floor, floors[product, speeds.shape[1] + below] * speeds[product, below] / speed)
         least[product] = floor
         for entry in range(first, last):
             cycles[entry] = np.inf
