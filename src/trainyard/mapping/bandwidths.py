@@ -87,16 +87,18 @@ class Products:
     forms: Integers
     joules: Real
     space: float
+    rounder: Integers | None = None
+    """Forms of an array with rounder sides; None where they are round, or where the array has no folds."""
 
     def only(self, which: Integers) -> Products:
         return Products(
             self.dims[which], self.rates[which], self.halos[which], self.folds, self.fixed[which], self.allowed[which], self.forms,
-            self.joules[which], self.space,
+            self.joules[which], self.space, self.rounder,
         )  # fmt: skip
 
     def within(self, space: float) -> Products:
         return Products(
-            self.dims, self.rates, self.halos, self.folds, self.fixed, self.allowed, self.forms, self.joules, space
+            self.dims, self.rates, self.halos, self.folds, self.fixed, self.allowed, self.forms, self.joules, space, self.rounder
         )  # fmt: skip
 
     @property
@@ -248,7 +250,7 @@ def _from_shortlists(products: Products, key: tuple[object, ...], supply: Supply
 
     space, samples, key = products.space, Samples.around(float(supply.bytes_per_cycle)), (*key, goal.tolerance)
     low, high = _rooms(space, ROOMS[0])
-    if low == high and not _is_round(products):
+    if low == high and products.rounder is not None:
         return _near_speed(products, key, samples, supply, goal)
     if low == high:
         return _at_room(products, key, samples, supply, goal)
@@ -313,10 +315,9 @@ def _rounded(table: Integers) -> Integers:
     return np.where(table > 0, table // unit * unit, table)
 
 
-def _is_round(products: Products) -> bool:
-    """Whether the array is its own neighbour, or has no folds."""
-    forms = products.forms
-    return bool(forms[:, 7].any()) or np.array_equal(forms[:, :3], _rounded(forms[:, :3]))
+def _rounder(forms: Integers) -> Integers | None:
+    near = None if forms[:, 7].any() else _rounded(forms)
+    return None if near is None or np.array_equal(forms[:, :3], near[:, :3]) else near
 
 
 def _no_guesses(products: int) -> Integers:
@@ -326,10 +327,10 @@ def _no_guesses(products: int) -> Integers:
 def _guesses(products: Products, key: tuple[object, ...], speed: float, latency: int, tolerance: float) -> Integers:
     """Tile sizes that a search tries first, by product: what is best on a rounder array, which stands for many, with its sizes and
     with its numbers of folds. None where the array is round itself, or has no folds."""
-    if _is_round(products):
+    if products.rounder is None:
         return _no_guesses(len(products.dims))
     forms, digest, rest, goal = products.forms, key[0], key[3:], Goal(tolerance=tolerance)
-    near = replace(products, forms=_rounded(forms), folds=_rounded(products.folds))
+    near = replace(products, forms=products.rounder, folds=_rounded(products.folds), rounder=None)
 
     def searched() -> Integers:
         return near.at(Supply(resident_bytes=near.space, bytes_per_cycle=speed, latency_cycles=latency), goal)[:, :3]
@@ -421,7 +422,9 @@ class TileSearch:
         table, granule = form_rows(forms, array), array.granule()
         fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
         folds, joules = _folds(tuple(forms), granule), np.zeros((len(products.problems), 2))
-        searched = Products(products.dims, products.rates, products.halos, folds, fixed, products.allowed, table, joules, 0.0)
+        searched = Products(
+            products.dims, products.rates, products.halos, folds, fixed, products.allowed, table, joules, 0.0, _rounder(table)
+        )  # fmt: skip
         return cls(products, searched, tile, (products.digest, table.tobytes(), granule, tile))
 
     def tiles(self, supply: Supply, goal: Goal) -> Integers:

@@ -186,10 +186,8 @@ def events_per_cycle(array: Any) -> tuple[tuple[str, float], ...]:
     """Events that an array counts equally often in every busy cycle, in a full tile as in one of a single element."""
     if not (isinstance(array, Array) and isinstance(array, HasTileEvents) and isinstance(array, HasTileCycles)):
         return ()
-    counted = []
-    for size in (array.granule(), (1, 1, 1)):
-        columns = (np.array([float(side)]) for side in (*size, 1))
-        cycles = array.tile_cycles(*size)
-        events = array.tile_events(Tiles(*columns))
-        counted.append({name: float(np.ravel(count)[0]) / cycles for name, count in events.items()})
-    return tuple((name, count) for name, count in counted[0].items() if count > 0 and math.isclose(count, counted[1][name]))
+    granule = array.granule()
+    full, single = array.tile_cycles(*granule), array.tile_cycles(1, 1, 1)
+    events = array.tile_events(Tiles(*(np.array([float(side), 1.0]) for side in (*granule, 1))))
+    counted = [(name, *(np.ravel(count)[[0, -1]] / (full, single)).tolist()) for name, count in events.items()]
+    return tuple((name, most) for name, most, least in counted if most > 0 and math.isclose(most, least))

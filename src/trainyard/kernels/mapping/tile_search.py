@@ -125,8 +125,25 @@ def _swap(cells: Ints, bounds: Real, one: int, other: int) -> None:
 
 
 @inlined
-def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
-    """Splits a cell along the axis whose sizes differ most, at their geometric mean; false where it is a single tile."""
+def _between_counts(sizes: Ints, extent: int, first: int, middle: int, last: int) -> int:
+    """The place from `first` to `last` that is the closest to `middle` behind which another number of tiles begins; `middle` where
+    there is none."""
+    count, below, above = (extent - 1) // sizes[middle], middle, middle
+    while above < last and (extent - 1) // sizes[above + 1] == count:
+        above += 1
+    if above == middle:
+        return middle
+    while below >= first and (extent - 1) // sizes[below] == count:
+        below -= 1
+    if above < last and (below < first or above - middle <= middle - below):
+        return above
+    return below if below >= first else middle
+
+
+@inlined
+def _halve(cells: Ints, sizes: Ints, dims: Ints, last: int, into: int) -> bool:
+    """Splits a cell along the axis whose sizes differ most, at their geometric mean, but not between sizes that make as many tiles
+    (what moves, and the last tile, depend on that number) while there are others; false where it is a single tile."""
     widest, ratio = -1, 1.0
     for axis in range(3):
         wide = float(sizes[axis, cells[last, 2 * axis + 1]]) / sizes[axis, cells[last, 2 * axis]]
@@ -142,6 +159,7 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
             middle = place
         else:
             after = place
+    middle = _between_counts(sizes[widest], dims[widest], cells[last, 2 * widest], middle, cells[last, 2 * widest + 1])
     for column in range(CELL):
         cells[into, column] = cells[last, column]
     cells[last, 2 * widest + 1], cells[into, 2 * widest] = middle, middle + 1
@@ -323,7 +341,7 @@ def search_tile(
             fresh = last
             continue
         split += 1
-        if _halve(cells, sizes, last, waiting):
+        if _halve(cells, sizes, dims, last, waiting):
             fresh, waiting = last, waiting + 1
             continue
         waiting, fresh = last, last
