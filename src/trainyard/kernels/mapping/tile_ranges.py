@@ -169,8 +169,8 @@ def choose(
     """Of each product's shortlist the best tiling that fits, at a bandwidth between two of those it was searched at: the columns of
     CHOSEN, not proven where nothing on it is within the tolerance of the least cycles that any tiling can take.
 
-    `speeds` are the bandwidths that a product was searched at, falling, or one that is close to it. `least` are such cycles that are
-    known from elsewhere; where the list knows more, it writes it there.
+    `speeds` are the bandwidths that a product was searched at, falling, or one that is close to it. `least` are such cycles that
+    are known from elsewhere; where the list knows more, it writes it there.
     """
     products = begin.shape[0] - 1
     chosen, cycles = np.zeros((products, CHOSEN), np.int64), np.empty(listed.shape[0])
