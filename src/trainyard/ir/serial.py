@@ -109,7 +109,7 @@ def _step(document: Mapping[str, Any]) -> Step:
             body=bodies[body], name=words[name], layer=words[layer], call=_integers([call])[0], phase=Phase(words[phase]),
             recompute=bool(flags & 1), inputs=_integers(inputs), outputs=_integers(outputs),
             letters=_letters(words[letters]), fused=_optional_integer(fused), slope=_integers(slope or ()),
-            routing=_routing(routing), host_waits=bool(flags & 2), layout=LAYOUTS[flags >> 2],
+            routing=_routing(routing), host_waits=bool(flags & 2), layout=_layout(flags),
         )
         for body, name, layer, call, phase, flags, inputs, outputs, letters, fused, slope, *routing in document["ops"]
     )  # fmt: skip
@@ -121,6 +121,12 @@ def _step(document: Mapping[str, Any]) -> Step:
 def _flags(op: Op) -> int:
     """Whether it is a recomputation, whether the host waits before it, and the layout of its operands."""
     return op.recompute | op.host_waits << 1 | LAYOUTS.index(op.layout) << 2
+
+
+def _layout(flags: int) -> Layout:
+    if not 0 <= flags < 4 * len(LAYOUTS):
+        raise BadInput(f"{quoted(flags, 20)} is none of an op's flags, 0 to {4 * len(LAYOUTS) - 1}")
+    return LAYOUTS[flags >> 2]
 
 
 def _routing_row(routing: Routing | None) -> list[list[Any]]:

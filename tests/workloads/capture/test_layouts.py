@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,14 @@ def test_layouts_are_in_a_steps_file_and_do_not_change_with_the_batch() -> None:
     assert [op.layout for op in step.rebatch(7).ops] == [op.layout for op in step.ops]
     alike = replace(step, ops=tuple(replace(op, layout=SAME) for op in step.ops))
     assert from_json(to_json(alike)) == alike
+
+
+@pytest.mark.parametrize("flags", [-4, 12])
+def test_flags_that_no_op_has_are_refused(flags: int) -> None:
+    document = json.loads(to_json(ty.capture(Encoder(), torch.randn(2, 3, 16))))
+    document["ops"][0][5] = flags
+    with pytest.raises(ty.TrainyardError, match="is none of an op's flags"):
+        from_json(json.dumps(document))
 
 
 def test_a_gpu_takes_longer_where_tensors_lie_differently() -> None:
