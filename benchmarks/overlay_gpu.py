@@ -359,7 +359,6 @@ def main() -> None:
     parser.add_argument("--compiled", nargs="*", default=[], help="those of them that are compiled; all by default")
     parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.5, 0.2], help="of activations that compiled models save")
     parser.add_argument("--save-on-cpu", nargs="+", default=["vit-l", "llama-1b", "convnext-b"], help="run with save_on_cpu, too")
-    parser.add_argument("--fill", action="store_true", help="further processes fill the compiler's caches: for few networks")
     parser.add_argument("--worker", help="the order of one process of --models")
     arguments = parser.parse_args()
     if arguments.check:
@@ -386,7 +385,6 @@ def main() -> None:
             to_cpu=tuple(arguments.save_on_cpu),
             device=arguments.device,
             seconds=arguments.seconds,
-            fill=arguments.fill,
         )
         measure_models(arguments.out, request)
     if arguments.measure:

@@ -6,6 +6,7 @@ In reading order:
 - others: any other network, by the name of a configuration or by a function in a file
 - alternatives: plain training and the usual ways to save memory
 - fronts: alternatives and overlays of one network, measured in turns
-- workers: a process for each network: all compile side by side, then they are measured one after the other
+- caches: networks compiled, but not trained, for the compiler's caches on disk
+- workers: the processes: many fill the caches, and one network after the other is measured
 - page: docs/overlay_models.md and its figure
 """

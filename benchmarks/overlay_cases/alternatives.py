@@ -12,6 +12,7 @@ from overlay_gpu import PRODUCTS
 from overlay_cases.networks import Network
 
 Alternative = Callable[[], AbstractContextManager[Any]]
+Backend = Callable[[Any, Any], Any]
 
 
 @contextmanager
@@ -32,11 +33,15 @@ def gradient_checkpointing(network: Network) -> Iterator[None]:
     from torch.utils.checkpoint import checkpoint
 
     if getattr(network.model, "supports_gradient_checkpointing", False):
+        before = [(module, set(module.__dict__)) for module in network.model.modules()]
         network.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         try:
             yield
         finally:
             network.model.gradient_checkpointing_disable()
+            for module, names in before:  # an attribute more on a layer, and compiled code is compiled again
+                for name in set(module.__dict__) - names:
+                    del module.__dict__[name]
     else:
         with replaced(network.blocks, lambda forward: partial(checkpoint, forward, use_reentrant=False)):
             yield
@@ -56,18 +61,24 @@ def selective_checkpointing(network: Network) -> Iterator[None]:
         yield
 
 
-class Compiled:
-    """The whole model compiled, with that share of its activations saved: `model.compile()` under that budget, compiled once."""
+def saving(share: float, compiler: str) -> Backend:
+    """A backend of `torch.compile` that saves this share of the activations: its activation memory budget."""
 
-    def __init__(self, model: Any, share: float, compiler: str) -> None:
-        import torch
+    def backend(graph: Any, inputs: Any) -> Any:
+        from torch._dynamo.backends.registry import lookup_backend
         from torch._functorch import config
 
-        def backend(graph: Any, inputs: Any) -> Any:
-            from torch._dynamo.backends.registry import lookup_backend
+        with config.patch(activation_memory_budget=share):
+            return lookup_backend(compiler)(graph, inputs)
 
-            with config.patch(activation_memory_budget=share):
-                return lookup_backend(compiler)(graph, inputs)
+    return backend
+
+
+class Compiled:
+    """The whole model compiled by a backend, as `model.compile()` does it: once, and run inside the with-block."""
+
+    def __init__(self, model: Any, backend: Backend) -> None:
+        import torch
 
         self.model, self.call = model, torch.compile(model._call_impl, backend=backend, dynamic=False)
 
@@ -90,6 +101,6 @@ def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, comp
     if with_cpu:
         contexts["save_on_cpu"] = partial(torch.autograd.graph.save_on_cpu, pin_memory=torch.cuda.is_available())
     for share in shares:
-        compiled = Compiled(network.model, share, compiler)
+        compiled = Compiled(network.model, saving(share, compiler))
         contexts[f"torch.compile, budget {share}"] = lambda compiled=compiled: compiled  # type: ignore[misc]
     return contexts

@@ -345,10 +345,3 @@ def paged(network: Network, gib: float, watch: Stopwatch) -> dict[str, Any]:
         row["last_loss"] = float(network.loss())
     row["state_gib"] = sum(tensor.nbytes for state in network.optimizer.state.values() for tensor in state.values()) / GIB
     return row
-
-
-def fill_caches(spec: str, share: float) -> None:
-    """Compiles a network for one share of activations: another process finds the code in the compiler's caches."""
-    front = Front(spec, [share], with_cpu=False)
-    front.compiled = None
-    front.prepare()

@@ -1,9 +1,9 @@
-"""A process for each network: all compile side by side, then one after the other is measured, nearly alone on the machine.
+"""Processes of `overlay_gpu.py --models`: many compile, one measures.
 
-Compiling takes minutes and one core for each network (150 to 420 s with eight side by side on 16 cores); measuring takes the GPU, a
-minute or two for each. With `fill`, further processes compile the shares of a network in parallel, for the compiler's caches on
-disk: for few networks only, since each holds its weights on the GPU. Every row is written as it is measured, and networks that a
-file has already are left out: a run that was ended goes on where it was.
+A machine has a GPU and some cores, and compiling takes the cores for minutes. So processes fill the compiler's caches for all
+networks on most of the cores (`caches`). A network whose code is there gets a process of its own, which traces it while another
+one is measured, and is measured in its turn, on cores that it has to itself. Every row is written as it is measured, and networks
+that a file has already are left out: a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from overlay_gpu import say
 
-from overlay_cases.fronts import Front, fill_caches
+from overlay_cases.caches import fill_caches
+from overlay_cases.fronts import Front
 
-LARGE = ("llama-7b",)
-"""Networks of which there is memory for one process only while others compile."""
 COMPILER_THREADS = "3"
-STILL_COMPILING = 2
-"""Networks that may still compile when the first is measured: they leave most of 16 cores idle. Rows say which did."""
-PREPARED_S = 900.0
-"""After so long, what is compiled is measured whatever still compiles."""
+MEASURING_CORES = 4
+"""Cores that only the network that is measured runs on."""
+TICK_S = 0.2
+Order = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +45,43 @@ class Request:
     to_cpu: tuple[str, ...]
     device: str = "cuda"
     seconds: float = 600.0
-    fill: bool = False
-    """Whether further processes fill the compiler's caches."""
 
     def shares_of(self, spec: str) -> list[float]:
         return [*self.shares] if not self.compiled or spec in self.compiled else []
 
+    def fillers_of(self, spec: str) -> list[Order]:
+        """Orders of processes that compile a network: one for each share of its blocks, with the whole where that is asked for."""
+        from trainyard.live.paging.regions.variants import SHARES
 
-def work(order: dict[str, Any]) -> None:
-    """The life of one process: its order is one network, or one share of it for the caches."""
+        shares = self.shares_of(spec) if self.device == "cuda" else []
+        every = sorted({*shares, *SHARES}, reverse=True) if shares else []
+        return [{"spec": spec, "fill": share, "whole": share in shares} for share in every]
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Cores for the network that is measured, and for everything else; the same where there are few."""
+
+    measuring: tuple[int, ...]
+    others: tuple[int, ...]
+
+    @classmethod
+    def of_this_machine(cls) -> Cores:
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        enough = len(cores) >= 3 * MEASURING_CORES
+        return cls(cores[:MEASURING_CORES], cores[MEASURING_CORES:]) if enough else cls(cores, cores)
+
+
+def move_to(cores: Iterable[int]) -> None:
+    """This process with all its threads."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
+def work(order: Order) -> None:
+    """The life of one process: its order is to compile one share of a network, or to measure a network."""
     if "fill" in order:
-        fill_caches(order["spec"], order["fill"])
+        fill_caches(order["spec"], order["fill"], whole=order["whole"])
         return
     front = Front(order["spec"], order["shares"], order["with_cpu"], order["device"])
     front.prepare()
@@ -64,6 +89,7 @@ def work(order: dict[str, Any]) -> None:
     (folder / f"{number}.ready").touch()
     while not (folder / f"{number}.go").exists():
         time.sleep(0.05)
+    move_to(order["cores"])
     part = folder / f"{number}.json"
     for document in front.rows():
         fresh = part.with_suffix(".new")
@@ -71,42 +97,152 @@ def work(order: dict[str, Any]) -> None:
         fresh.replace(part)
 
 
-class Worker:
-    """One network's process and its files."""
+def start(order: Order, cores: Sequence[int]) -> subprocess.Popen[bytes]:
+    script = Path(__file__).parents[1] / "overlay_gpu.py"
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": COMPILER_THREADS, "OMP_NUM_THREADS": "4"}
+    process = subprocess.Popen([sys.executable, str(script), "--worker", json.dumps(order)], env=environment)
+    os.sched_setaffinity(process.pid, cores)
+    return process
 
-    def __init__(self, number: int, spec: str, request: Request, folder: Path) -> None:
-        self.spec, self.stem = spec, folder / str(number)
-        self.order = {
+
+class Worker:
+    """The process that measures one network, and its files."""
+
+    def __init__(self, number: int, spec: str, request: Request, folder: Path, cores: Cores) -> None:
+        self.spec, self.stem, self.begun = spec, folder / str(number), 0.0
+        self.compiling: list[str] = []
+        """Networks that are compiled while this one is measured."""
+        order = {
             "spec": spec,
             "number": number,
             "folder": str(folder),
             "shares": request.shares_of(spec),
             "with_cpu": spec in request.to_cpu,
             "device": request.device,
+            "cores": cores.measuring,
         }
-        self.process = start(self.order)
+        self.process = start(order, cores.others)
 
     def file(self, suffix: str) -> Path:
         return self.stem.with_suffix(suffix)
 
     @property
     def is_ready(self) -> bool:
-        return self.file(".ready").exists() or self.process.poll() is not None
+        return self.file(".ready").exists()
+
+    @property
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def go(self, compiling: list[str]) -> None:
+        self.compiling, self.begun = compiling, time.monotonic()
+        self.file(".go").touch()
 
     def document(self) -> dict[str, Any] | None:
         part = self.file(".json")
-        return json.loads(part.read_text(encoding="utf-8")) if part.exists() else None
+        return json.loads(part.read_text(encoding="utf-8")) | {"beside": self.compiling} if part.exists() else None
 
 
-def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
-    script = Path(__file__).parents[1] / "overlay_gpu.py"
-    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": COMPILER_THREADS, "OMP_NUM_THREADS": "4"}
-    return subprocess.Popen([sys.executable, str(script), "--worker", json.dumps(order)], env=environment)
+@dataclass(slots=True)
+class Filler:
+    """A process that compiles a share of a network."""
+
+    spec: str
+    process: subprocess.Popen[bytes]
+
+
+@dataclass(slots=True)
+class Run:
+    """All processes of a run: which are started when, and what was measured."""
+
+    request: Request
+    out: Path
+    folder: Path
+    done: list[dict[str, Any]]
+    waiting: list[str]
+    """Networks that have no process yet."""
+    cores: Cores = field(default_factory=Cores.of_this_machine)
+    orders: list[Order] = field(default_factory=list)
+    """Shares of networks that are still to be compiled."""
+    fillers: list[Filler] = field(default_factory=list)
+    workers: list[Worker] = field(default_factory=list)
+    """The network that is measured, if one is, and the next one."""
+    measured: Worker | None = None
+    count: int = 0
+
+    def step(self) -> None:
+        self.fillers = [filler for filler in self.fillers if filler.process.poll() is None]
+        while self.orders and len(self.fillers) < len(self.cores.others):
+            order = self.orders.pop(0)
+            self.fillers.append(Filler(order["spec"], start(order, self.cores.others)))
+        busy = {filler.spec for filler in self.fillers} | {order["spec"] for order in self.orders}
+        compiled = [spec for spec in self.waiting if spec not in busy]
+        if compiled and len(self.workers) < 2:
+            self.waiting.remove(compiled[0])
+            self.workers.append(Worker(self.count, compiled[0], self.request, self.folder, self.cores))
+            self.count += 1
+        for worker in [worker for worker in self.workers if worker.is_over]:
+            self._finish(worker)
+        ready = [worker for worker in self.workers if worker.is_ready]
+        if self.measured is None and ready:
+            self.measured = ready[0]
+            self.measured.go(sorted(busy | {worker.spec for worker in self.workers if not worker.is_ready}))
+
+    def _finish(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        document = worker.document()
+        say(f"{worker.spec}: {time.monotonic() - worker.begun:.0f} s" if document else f"{worker.spec}: nothing measured")
+        if document is not None:
+            self.done.append(document)
+        if worker is self.measured:
+            self.measured = None
+        self.write()
+
+    @property
+    def is_over(self) -> bool:
+        return not self.waiting and not self.workers
+
+    def write(self) -> None:
+        """What was measured so far, also of the network that is measured now."""
+        import torch
+
+        partial = self.measured.document() if self.measured is not None else None
+        networks = [*self.done, *([partial] if partial is not None else [])]
+        name = torch.cuda.get_device_name() if self.request.device == "cuda" else "CPU"
+        fresh = self.out.with_suffix(".new")
+        fresh.write_text(json.dumps({"device": name, "torch": torch.__version__, "networks": networks}), encoding="utf-8")
+        fresh.replace(self.out)
+
+    def close(self) -> None:
+        for process in (*(filler.process for filler in self.fillers), *(worker.process for worker in self.workers)):
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self.write()
+
+
+def measure(out: Path, request: Request) -> None:
+    """Fronts of the networks, as far as the time goes, in the order of `request.specs`."""
+    deadline = time.monotonic() + request.seconds
+    done = finished(out)
+    specs = [spec for spec in request.specs if spec not in {network["name"] for network in done}]
+    orders = [order for spec in specs for order in request.fillers_of(spec)]
+    with tempfile.TemporaryDirectory() as folder, alone():
+        run = Run(request, out, Path(folder), done, specs, orders=orders)
+        try:
+            while not run.is_over and time.monotonic() < deadline:
+                run.step()
+                run.write()
+                time.sleep(TICK_S)
+            if not run.is_over:
+                say(f"out of time: {', '.join([*(worker.spec for worker in run.workers), *run.waiting])}")
+        finally:
+            run.close()
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """One network at a time is measured on a machine, also by several runs of this script."""
+    """One run of this script at a time on a machine."""
     with (Path(tempfile.gettempdir()) / "overlay_gpu.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -118,73 +254,6 @@ def finished(out: Path) -> list[dict[str, Any]]:
         return []
     networks = json.loads(out.read_text(encoding="utf-8"))["networks"]
     return [network for network in networks if network.get("complete")]
-
-
-def measure(out: Path, request: Request) -> None:
-    """Fronts of the networks, as far as the time goes, in the order of `request.specs`."""
-    deadline = time.monotonic() + request.seconds
-    done = finished(out)
-    specs = [spec for spec in request.specs if spec not in {network["name"] for network in done}]
-    with tempfile.TemporaryDirectory() as folder:
-        fillers = [
-            start({"spec": spec, "fill": share})
-            for spec in specs
-            if spec not in LARGE and request.device == "cuda" and request.fill
-            for share in request.shares_of(spec)[1:]
-        ]
-        workers = [Worker(number, spec, request, Path(folder)) for number, spec in enumerate(specs)]
-        try:
-            _run(workers, out, done, deadline, request.device)
-        finally:
-            for process in (*fillers, *(worker.process for worker in workers)):
-                if process.poll() is None:
-                    process.kill()
-    write(out, done, workers_documents=[], device=request.device)
-
-
-def _run(
-    workers: Sequence[Worker],
-    out: Path,
-    done: list[dict[str, Any]],
-    deadline: float,
-    device: str,
-) -> None:
-    prepared_by = min(time.monotonic() + PREPARED_S, deadline)
-    still = min(STILL_COMPILING, len(workers) - 1)
-    while time.monotonic() < prepared_by and sum(not worker.is_ready for worker in workers) > still:
-        time.sleep(0.2)
-    waiting = list(workers)
-    while waiting and time.monotonic() < deadline:
-        worker = next((one for one in waiting if one.is_ready), None)
-        if worker is None:
-            time.sleep(0.2)
-            continue
-        waiting.remove(worker)
-        busy = [one.spec for one in waiting if not one.is_ready]
-        begun = time.monotonic()
-        with alone():
-            worker.file(".go").touch()
-            while worker.process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.5)
-                write(out, done, [worker.document()], device)
-        document = worker.document()
-        say(f"{worker.spec}: measured in {time.monotonic() - begun:.0f} s")
-        if document is not None:
-            done.append(document | {"beside": busy})
-        write(out, done, [], device)
-    for worker in waiting:
-        say(f"out of time: {worker.spec} is left out")
-
-
-def write(out: Path, done: Sequence[dict[str, Any]], workers_documents: Sequence[dict[str, Any] | None], device: str) -> None:
-    import torch
-
-    networks = [*done, *(document for document in workers_documents if document is not None)]
-    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    document = {"device": name, "torch": torch.__version__, "networks": networks}
-    fresh = out.with_suffix(".new")
-    fresh.write_text(json.dumps(document), encoding="utf-8")
-    fresh.replace(out)
 
 
 def run_worker(text: str) -> None:

@@ -3,7 +3,7 @@
 A compiler that sees the whole model fuses across the borders of blocks, and its host calls one function instead of many. Compiled
 blocks between others, in turn, can cost the host more than a survey of them shows. So after the plan has been followed for a few
 passes, which are timed, the plan without compiled blocks is, and then the model compiled with each share of its activations saved,
-the smallest share first. The two fastest run once more if they are close. The fastest way that fits the budget stays:
+the smallest share first. Those close to the fastest run once more, as it does. The fastest way that fits the budget stays:
 `compile=True` is not slower than without it, nor than `torch.compile` alone. The compiler says what it would save before anything
 runs: a share is not tried if that does not fit beside what the device holds before forward, or if its backward could exceed what
 the device has. One that takes more than the budget all the same is not taken.
@@ -27,8 +27,8 @@ SHARES = (0.2, 0.5, 1.0)
 """Shares of the activations that the model compiled as a whole may save: the smallest needs the least memory."""
 PASSES = 4
 """Passes of each rival. The first may compile, and is not timed."""
-CLOSE = 1.1
-"""Rivals whose times differ by no more than this factor run once more."""
+CLOSE = 1.15
+"""Rivals that take no more than this factor of the least time run once more."""
 Rival = float | Literal["blocks", "eager"]
 """The plan by blocks, the plan without compiled blocks, or the share that the whole model saves."""
 
@@ -58,8 +58,9 @@ class Score:
 class Contest:
     """The rivals of one signature: which of them is to run next, what they scored, and the fastest that fits.
 
-    Each runs once. Then the two fastest run again if they are close, and the better of both times counts: a host that other
-    programs keep busy makes a few passes slow, and not always those of the slower rival.
+    Each runs once. Then all that are close to the fastest run again, and the better of both times counts: a host that other
+    programs keep busy makes a few passes slow, and not always those of the slower rival. Shares that ran for another budget are
+    among them.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Contest:
         self.scores = {rival: score for rival, score in self.scores.items() if not isinstance(rival, str)}
         self.budget, self._is_final = budget, False
         self.queue = ["blocks", *(["eager"] if with_eager else [])]  # type: ignore[list-item]
-        self.queue += self._fastest(1)
+        self.queue += self._fitting()[:1]
         self.queue += [share for share in SHARES if share not in self.scores and self.needs.get(share, 0) <= budget]
 
     @property
@@ -99,18 +100,21 @@ class Contest:
         self._begin_final()
 
     def _begin_final(self) -> None:
-        fastest = [] if self.queue or self._is_final else self._fastest(2)
-        if len(fastest) == 2 and self.scores[fastest[1]].seconds <= CLOSE * self.scores[fastest[0]].seconds:
-            self.queue, self._is_final = fastest, True
+        if self.queue or self._is_final:
+            return
+        fitting = self._fitting()
+        close = [rival for rival in fitting if self.scores[rival].seconds <= CLOSE * self.scores[fitting[0]].seconds]
+        if len(close) > 1:
+            self.queue, self._is_final = close, True
 
-    def _fastest(self, count: int) -> list[Rival]:
-        """Plans were chosen for the budget; the whole model fits or not."""
+    def _fitting(self) -> list[Rival]:
+        """The fastest first. Plans were chosen for the budget; the whole model fits or not."""
         fitting = [rival for rival, score in self.scores.items() if isinstance(rival, str) or score.peak_bytes <= self.budget]
-        return sorted(fitting, key=lambda rival: self.scores[rival].seconds)[:count]
+        return sorted(fitting, key=lambda rival: self.scores[rival].seconds)
 
     @property
     def winner(self) -> Rival:
-        return next(iter(self._fastest(1)), "blocks")
+        return next(iter(self._fitting()), "blocks")
 
 
 class WholeModel:

@@ -1,0 +1,83 @@
+"""Fills the compiler's caches on disk: a process for each network and share of activations, as many at a time as there are cores.
+
+Networks are compiled as `fronts` runs them, whole and block by block, but nothing is trained: behind a compiled graph runs the
+graph's own code without gradients, so a process takes the memory of inference alone. The process that measures a network then
+finds its code in the caches, and only has to trace it: ten seconds for a share instead of minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from overlay_gpu import say
+
+from overlay_cases.alternatives import Backend, Compiled, saving
+from overlay_cases.networks import Network
+from overlay_cases.others import network_of
+
+
+def compile_only(backend: Backend) -> Backend:
+    """A backend that compiles and then runs the graph itself, without gradients; results require them all the same."""
+
+    def compile_and_set_aside(graph: Any, inputs: Any) -> Any:
+        import torch
+        from torch._functorch import config
+        from torch.utils._pytree import tree_map
+
+        with config.patch(force_non_lazy_backward_lowering=True):  # otherwise backward is compiled when it is first called
+            backend(graph, inputs)
+
+        def differentiable(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                return value.detach().requires_grad_()
+            return value
+
+        def run(*arguments: Any) -> Any:
+            with torch.no_grad():
+                results = graph(*arguments)
+            return tree_map(differentiable, results) if torch.is_grad_enabled() else results
+
+        return run
+
+    return compile_and_set_aside
+
+
+def compile_whole(network: Network, backend: Backend) -> None:
+    with Compiled(network.model, compile_only(backend)):
+        network.loss()
+
+
+def compile_blocks(network: Network, backend: Backend) -> None:
+    """Each kind of block once, as the overlay's variants compile them."""
+    import torch
+
+    from trainyard.live.paging.regions.finding import regions_of
+    from trainyard.live.paging.regions.variants import own_code
+
+    set_aside = compile_only(backend)
+    regions = regions_of(network.model)
+    for region in regions:
+        call = own_code(region.module.forward, (id(set_aside), *region.kind))
+        region.module.forward = torch.compile(call, backend=set_aside, dynamic=False)
+    try:
+        network.loss()
+    finally:
+        for region in regions:
+            del region.module.forward
+
+
+def fill_caches(spec: str, share: float, *, whole: bool, device: str = "cuda", compiler: str = "inductor") -> None:
+    """Compiles a network's blocks for one share of activations, and with `whole` the network as a whole."""
+    import torch
+
+    begun = time.perf_counter()
+    torch.manual_seed(0)
+    torch._dynamo.config.recompile_limit = 64
+    network, backend = network_of(spec, device), saving(share, compiler)
+    say(f"{spec}: built after {time.perf_counter() - begun:.0f} s")
+    if whole:
+        compile_whole(network, backend)
+        say(f"{spec}: {share} of the whole compiled after {time.perf_counter() - begun:.0f} s")
+    compile_blocks(network, backend)
+    say(f"{spec}: {share} of its blocks compiled after {time.perf_counter() - begun:.0f} s")
