@@ -357,6 +357,7 @@ def main() -> None:
     parser.add_argument("--models", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="networks for --models (overlay_cases/others.py); eight by default")
     parser.add_argument("--compiled", nargs="*", default=[], help="those of them that are compiled; all by default")
+    parser.add_argument("--compiled-first", nargs="*", default=["unet", "swin-b"], help="those that take the longest to compile")
     parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.5, 0.2], help="of activations that compiled models save")
     parser.add_argument("--save-on-cpu", nargs="+", default=["vit-l", "llama-1b", "convnext-b"], help="run with save_on_cpu, too")
     parser.add_argument("--worker", help="the order of one process of --models")
@@ -382,6 +383,7 @@ def main() -> None:
             specs=tuple(arguments.only or NETWORKS),
             shares=tuple(arguments.shares),
             compiled=tuple(arguments.compiled),
+            compiled_first=tuple(arguments.compiled_first),
             to_cpu=tuple(arguments.save_on_cpu),
             device=arguments.device,
             seconds=arguments.seconds,

@@ -12,7 +12,6 @@ from overlay_gpu import PRODUCTS
 from overlay_cases.networks import Network
 
 Alternative = Callable[[], AbstractContextManager[Any]]
-Backend = Callable[[Any, Any], Any]
 
 
 @contextmanager
@@ -61,36 +60,18 @@ def selective_checkpointing(network: Network) -> Iterator[None]:
         yield
 
 
-def saving(share: float, compiler: str) -> Backend:
-    """A backend of `torch.compile` that saves this share of the activations: its activation memory budget."""
+@contextmanager
+def compiled_whole(pages: Any, share: float) -> Iterator[None]:
+    """The whole model compiled with this share of its activations saved, as `torch.compile(model)` has it under that budget.
 
-    def backend(graph: Any, inputs: Any) -> Any:
-        from torch._dynamo.backends.registry import lookup_backend
-        from torch._functorch import config
-
-        with config.patch(activation_memory_budget=share):
-            return lookup_backend(compiler)(graph, inputs)
-
-    return backend
+    It is compiled once, by the overlay that is compared with it (`pages`, precompiled), and runs without the overlay here.
+    """
+    with replaced([pages.model], lambda forward: pages.whole_model(share)):
+        yield
 
 
-class Compiled:
-    """The whole model compiled by a backend, as `model.compile()` does it: once, and run inside the with-block."""
-
-    def __init__(self, model: Any, backend: Backend) -> None:
-        import torch
-
-        self.model, self.call = model, torch.compile(model._call_impl, backend=backend, dynamic=False)
-
-    def __enter__(self) -> None:
-        self.model._compiled_call_impl = self.call
-
-    def __exit__(self, *_: object) -> None:
-        self.model._compiled_call_impl = None
-
-
-def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, compiler: str) -> dict[str, Alternative]:
-    """Contexts by name. A share of 0.5 is named "torch.compile, budget 0.5"."""
+def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, pages: Any) -> dict[str, Alternative]:
+    """Contexts by name. A share of 0.5 is named "torch.compile, budget 0.5", and is run with the code that `pages` compiles."""
     import torch
 
     contexts: dict[str, Alternative] = {
@@ -101,6 +82,5 @@ def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, comp
     if with_cpu:
         contexts["save_on_cpu"] = partial(torch.autograd.graph.save_on_cpu, pin_memory=torch.cuda.is_available())
     for share in shares:
-        compiled = Compiled(network.model, saving(share, compiler))
-        contexts[f"torch.compile, budget {share}"] = lambda compiled=compiled: compiled  # type: ignore[misc]
+        contexts[f"torch.compile, budget {share}"] = partial(compiled_whole, pages, share)
     return contexts

@@ -8,13 +8,16 @@ finds its code in the caches, and only has to trace it: ten seconds for a share 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from overlay_gpu import say
 
-from overlay_cases.alternatives import Backend, Compiled, saving
+from overlay_cases.alternatives import replaced
 from overlay_cases.networks import Network
 from overlay_cases.others import network_of
+
+Backend = Callable[[Any, Any], Any]
 
 
 def compile_only(backend: Backend) -> Backend:
@@ -43,41 +46,38 @@ def compile_only(backend: Backend) -> Backend:
     return compile_and_set_aside
 
 
-def compile_whole(network: Network, backend: Backend) -> None:
-    with Compiled(network.model, compile_only(backend)):
-        network.loss()
-
-
-def compile_blocks(network: Network, backend: Backend) -> None:
-    """Each kind of block once, as the overlay's variants compile them."""
+def compile_modules(network: Network, modules: Sequence[tuple[Any, tuple[Any, ...]]], backend: Backend) -> None:
+    """Each kind of module once; `modules` are some of the network's with their kinds."""
     import torch
 
-    from trainyard.live.paging.regions.finding import regions_of
     from trainyard.live.paging.regions.variants import own_code
 
     set_aside = compile_only(backend)
-    regions = regions_of(network.model)
-    for region in regions:
-        call = own_code(region.module.forward, (id(set_aside), *region.kind))
-        region.module.forward = torch.compile(call, backend=set_aside, dynamic=False)
-    try:
+    kinds = iter([kind for _, kind in modules])
+
+    def compiled(forward: Any) -> Any:
+        return torch.compile(own_code(forward, (id(set_aside), *next(kinds))), backend=set_aside, dynamic=False)
+
+    with replaced([module for module, _ in modules], compiled):
         network.loss()
-    finally:
-        for region in regions:
-            del region.module.forward
 
 
-def fill_caches(spec: str, share: float, *, whole: bool, device: str = "cuda", compiler: str = "inductor") -> None:
+def fill_caches(
+    spec: str, share: float, *, whole: bool, device: str = "cuda", compiler: Literal["inductor", "aot_eager"] = "inductor"
+) -> None:
     """Compiles a network's blocks for one share of activations, and with `whole` the network as a whole."""
     import torch
+
+    from trainyard.live.paging.regions.finding import regions_of
+    from trainyard.live.paging.regions.variants import backend_of
 
     begun = time.perf_counter()
     torch.manual_seed(0)
     torch._dynamo.config.recompile_limit = 64
-    network, backend = network_of(spec, device), saving(share, compiler)
+    network, backend = network_of(spec, device), backend_of(share, compiler)
     say(f"{spec}: built after {time.perf_counter() - begun:.0f} s")
     if whole:
-        compile_whole(network, backend)
+        compile_modules(network, [(network.model, ("whole",))], backend)
         say(f"{spec}: {share} of the whole compiled after {time.perf_counter() - begun:.0f} s")
-    compile_blocks(network, backend)
+    compile_modules(network, [(region.module, region.kind) for region in regions_of(network.model)], backend)
     say(f"{spec}: {share} of its blocks compiled after {time.perf_counter() - begun:.0f} s")

@@ -37,14 +37,14 @@ PAGED = {"llama-7b": 24.0}
 class Repeats:
     """How often an alternative and its overlays take turns, and how many steps of each turn are timed after how many others."""
 
-    rounds: int = 2
-    steps: int = 3
+    rounds: int = 4
+    steps: int = 2
     warm: int = 1
 
 
 ATTEMPTS = 240
 """How often, once a second, a step is tried while other processes hold the memory that it needs."""
-REPEATS = {"llama-7b": Repeats(rounds=1)}
+REPEATS = {"llama-7b": Repeats(rounds=2)}
 
 
 @dataclass(slots=True)
@@ -120,24 +120,19 @@ class Front:
         self.repeats = REPEATS.get(spec, Repeats())
         self.watch = Stopwatch(device)
         compiler = "inductor" if device == "cuda" else "aot_eager"
-        self.alternatives = alternatives(self.network, shares, with_cpu, compiler)
         self.eager = ty.live.overlay(self.network.model, 1, unit="blocks")
         self.compiled = ty.live.overlay(self.network.model, 1, unit="blocks", compile=compiler) if shares else None  # type: ignore[arg-type]
+        self.alternatives = alternatives(self.network, shares, with_cpu, self.compiled)
         self.document: dict[str, Any] = {"name": spec, "alternatives": [], "overlay": []}
 
     def prepare(self) -> None:
-        """Compiles everything: one step of each alternative and of each variant of the overlay, without an optimizer."""
+        """Compiles everything: a step of each variant of the overlay and of each share of the whole, without an optimizer."""
         begun = time.perf_counter()
-        for name, context in self.alternatives.items():
-            if "compile" in name:
-                with context():
-                    self._try_step()
-                say(f"{self.spec}: {name} compiled after {time.perf_counter() - begun:.0f} s")
         if self.compiled is not None:
             with self.compiled:
                 self.compiled.precompile(self._try_step)
-            say(f"{self.spec}: compiled after {time.perf_counter() - begun:.0f} s")
         self.document["compiled_s"] = time.perf_counter() - begun
+        say(f"{self.spec}: compiled in {self.document['compiled_s']:.0f} s, {_cached_graphs()}")
 
     def _try_step(self) -> None:
         """A step, again and again while other processes hold the memory that it needs."""
@@ -288,6 +283,13 @@ class Front:
         except ty.TrainyardError as error:
             return row | {"refused": str(error)}
         return row | samples.row() | {"passes": dict(pages.passes)}
+
+
+def _cached_graphs() -> str:
+    from torch._dynamo.utils import counters
+
+    hits, misses = (counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss"))
+    return f"{hits} of {hits + misses} graphs from the cache"
 
 
 def described(plan: Any) -> dict[str, Any]:

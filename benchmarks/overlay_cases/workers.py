@@ -28,9 +28,11 @@ from overlay_cases.caches import fill_caches
 from overlay_cases.fronts import Front
 
 COMPILER_THREADS = "3"
+WORKERS = 3
+"""Networks that have a process: the one that is measured, and those that are traced meanwhile."""
 MEASURING_CORES = 4
 """Cores that only the network that is measured runs on."""
-TICK_S = 0.2
+TICK_S, WRITE_S = 0.2, 5.0
 Order = dict[str, Any]
 
 
@@ -43,6 +45,8 @@ class Request:
     compiled: tuple[str, ...]
     """Networks that are compiled; all where it is empty."""
     to_cpu: tuple[str, ...]
+    compiled_first: tuple[str, ...] = ()
+    """Networks that take the longest to compile."""
     device: str = "cuda"
     seconds: float = 600.0
 
@@ -60,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Cores for the network that is measured, and for everything else; the same where there are few."""
+    """Cores for the network that is measured (the last: the first serve interrupts), and for the rest; all, if they are few."""
 
     measuring: tuple[int, ...]
     others: tuple[int, ...]
@@ -69,7 +73,7 @@ class Cores:
     def of_this_machine(cls) -> Cores:
         cores = tuple(sorted(os.sched_getaffinity(0)))
         enough = len(cores) >= 3 * MEASURING_CORES
-        return cls(cores[:MEASURING_CORES], cores[MEASURING_CORES:]) if enough else cls(cores, cores)
+        return cls(cores[-MEASURING_CORES:], cores[:-MEASURING_CORES]) if enough else cls(cores, cores)
 
 
 def move_to(cores: Iterable[int]) -> None:
@@ -166,23 +170,27 @@ class Run:
     """Shares of networks that are still to be compiled."""
     fillers: list[Filler] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)
-    """The network that is measured, if one is, and the next one."""
+    """The network that is measured, if one is, and the next ones."""
     measured: Worker | None = None
     count: int = 0
+    written: float = 0.0
 
     def step(self) -> None:
         self.fillers = [filler for filler in self.fillers if filler.process.poll() is None]
-        while self.orders and len(self.fillers) < len(self.cores.others):
+        tracing = sum(not worker.is_ready for worker in self.workers)
+        while self.orders and len(self.fillers) + tracing < len(self.cores.others):
             order = self.orders.pop(0)
             self.fillers.append(Filler(order["spec"], start(order, self.cores.others)))
         busy = {filler.spec for filler in self.fillers} | {order["spec"] for order in self.orders}
         compiled = [spec for spec in self.waiting if spec not in busy]
-        if compiled and len(self.workers) < 2:
+        if compiled and len(self.workers) < WORKERS:
             self.waiting.remove(compiled[0])
             self.workers.append(Worker(self.count, compiled[0], self.request, self.folder, self.cores))
             self.count += 1
         for worker in [worker for worker in self.workers if worker.is_over]:
             self._finish(worker)
+        if self.measured is not None and time.monotonic() - self.written > WRITE_S:
+            self.write()
         ready = [worker for worker in self.workers if worker.is_ready]
         if self.measured is None and ready:
             self.measured = ready[0]
@@ -206,6 +214,7 @@ class Run:
         """What was measured so far, also of the network that is measured now."""
         import torch
 
+        self.written = time.monotonic()
         partial = self.measured.document() if self.measured is not None else None
         networks = [*self.done, *([partial] if partial is not None else [])]
         name = torch.cuda.get_device_name() if self.request.device == "cuda" else "CPU"
@@ -226,13 +235,14 @@ def measure(out: Path, request: Request) -> None:
     deadline = time.monotonic() + request.seconds
     done = finished(out)
     specs = [spec for spec in request.specs if spec not in {network["name"] for network in done}]
-    orders = [order for spec in specs for order in request.fillers_of(spec)]
+    first = sorted(specs, key=lambda spec: spec not in request.compiled_first)
+    orders = [order for spec in first for order in request.fillers_of(spec)]
     with tempfile.TemporaryDirectory() as folder, alone():
         run = Run(request, out, Path(folder), done, specs, orders=orders)
+        move_to(run.cores.others)
         try:
             while not run.is_over and time.monotonic() < deadline:
                 run.step()
-                run.write()
                 time.sleep(TICK_S)
             if not run.is_over:
                 say(f"out of time: {', '.join([*(worker.spec for worker in run.workers), *run.waiting])}")

@@ -110,3 +110,58 @@ def test_networks_that_a_file_has_completely_are_not_measured_again(tmp_path: Pa
     assert finished(out) == []
     out.write_text(json.dumps({"networks": [{"name": "a", "complete": True}, {"name": "b"}]}))
     assert [network["name"] for network in finished(out)] == ["a"]
+
+
+def test_caches_are_filled_with_every_share_of_blocks_and_the_asked_shares_of_the_whole() -> None:
+    from overlay_cases.workers import Request
+
+    request = Request(specs=("a", "b"), shares=(1.0, 0.5), compiled=("a",), to_cpu=())
+    orders = request.fillers_of("a")
+    assert [(order["fill"], order["whole"]) for order in orders] == [(1.0, True), (0.5, True), (0.2, False), (0.0, False)]
+    assert request.fillers_of("b") == []
+
+
+def test_a_network_is_compiled_whole_and_block_by_block_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from overlay_cases import caches
+    from overlay_cases.others import network_of
+
+    from trainyard.live.paging.regions import variants
+
+    pytest.importorskip("timm")
+    built = []
+    monkeypatch.setattr(caches, "network_of", lambda spec, device: built.append(network_of(spec, device)) or built[-1])
+    graphs: list[tuple[int, bool]] = []
+    aot_eager = variants.backend_of
+
+    def recorded(share: float, compiler: str) -> object:
+        backend = aot_eager(share, "aot_eager")
+
+        def compile_graph(graph: torch.fx.GraphModule, inputs: list[object]) -> object:
+            graphs.append((len(graph.graph.nodes), any(getattr(value, "requires_grad", False) for value in inputs)))
+            return backend(graph, inputs)
+
+        return compile_graph
+
+    monkeypatch.setattr(variants, "backend_of", recorded)
+    caches.fill_caches("timm:deit_tiny_patch16_224?batch=2&depth=2", 0.5, whole=True, device="cpu", compiler="aot_eager")
+    (whole, _), *blocks = graphs
+    assert len(blocks) == 1, "blocks of one kind are compiled once"
+    assert blocks[0][0] < whole
+    assert all(has_gradients for _, has_gradients in graphs)
+    model = built[0].model
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_checkpointing_of_transformers_leaves_no_attribute_on_layers() -> None:
+    pytest.importorskip("transformers")
+    from overlay_cases.alternatives import gradient_checkpointing
+    from overlay_cases.others import network_of
+
+    network = network_of("transformers:gpt2?n_layer=2&n_embd=32&n_head=2&vocab_size=64&batch=2&length=8", "cpu")
+    before = [set(module.__dict__) for module in network.model.modules()]
+    with gradient_checkpointing(network):
+        assert any(getattr(module, "gradient_checkpointing", False) for module in network.model.modules())
+        network.step()
+    assert [set(module.__dict__) for module in network.model.modules()] == before

@@ -31,7 +31,7 @@ from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
 from trainyard.live.paging.regions.survey import Survey, What
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
-from trainyard.live.paging.regions.whole import PASSES, SHARES, Contest, Rival, Score, WholeModel, can_be_compiled
+from trainyard.live.paging.regions.whole import SHARES, Contest, Rival, Score, WholeModel, can_be_compiled
 from trainyard.live.paging.signature import Signature, signature_of, tensors_of
 from trainyard.mapping.overlay.search import enough
 from trainyard.units import parse, show
@@ -244,18 +244,22 @@ class RegionPages:
         progress.trials.clear()
 
     def _choose(self, plan: RegionPlan, budget: int) -> None:
-        """The policy's choice; where none fits, the least memory, with a warning: training has begun and goes on."""
+        """The policy's choice; where none fits, the least memory: training has begun and goes on."""
         try:
             plan.choose(self.policy, budget)
         except BadInput:
             plan.choose_least()
             plan.tightened = TIGHTENED
-            if plan.choice.peak_bytes > self.budget:
-                warnings.warn(
-                    f"the budget of {show(self.budget, 'B', digits=4)} is not kept: a pass takes {enough(plan.budget)} "
-                    "with every block in the variant of the least memory, and so it runs",
-                    stacklevel=2,
-                )
+
+    def _warn_if_above_budget(self, plan: RegionPlan) -> None:
+        """Once for each plan and budget, when it is the plan that stays."""
+        if plan.choice.peak_bytes > self.budget != plan.warned:
+            plan.warned = self.budget
+            warnings.warn(
+                f"the budget of {show(self.budget, 'B', digits=4)} is not kept: a pass takes {enough(plan.choice.peak_bytes)} "
+                "with every block in the variant of the least memory, and so it runs",
+                stacklevel=2,
+            )
 
     def rebudget(self, budget: str | float) -> None:
         """Chooses all plans again for another budget, from the next pass on; what was measured stays."""
@@ -296,6 +300,12 @@ class RegionPages:
         assert self._whole is not None
         self._whole.install(share, signature, sys.maxsize, lambda needs: None)
 
+    def whole_model(self, share: float) -> Callable[..., Any]:
+        """The model's forward compiled as a whole with this share of its activations saved, after `precompile`."""
+        if self._whole is None or share not in self._whole.compiled:
+            raise BadInput(f"the model was not compiled as a whole with {share} of its activations saved: call precompile first")
+        return self._whole.compiled[share]
+
     def remeasure(self) -> None:
         """Surveys all blocks again from the next pass on, as after something else has used the device; compiled code stays."""
         self._progress.clear()
@@ -316,8 +326,12 @@ class RegionPages:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the last pass followed a plan with which nothing is compared any more."""
-        return self._current is not None and not self._progress[self._current].contest.queue
+        """Whether the last pass followed a plan with which nothing is compared any more, and whose peak memory was looked at."""
+        if self._current is None:
+            return False
+        progress = self._progress[self._current]
+        was_checked = progress.plan is not None and progress.plan.followed >= CHECKED[0]
+        return not progress.contest.queue and (was_checked or not isinstance(self._rival, str))
 
     def _decide(self, contest: Contest, plan: RegionPlan) -> None:
         """Plans for the budget, and which of them are to be compared with what."""
@@ -330,11 +344,13 @@ class RegionPages:
             contest.begin(self.budget, with_eager=bool(compiled & set(plan.variants.values())))
         if self.compiler is None:
             contest.queue = [rival for rival in contest.queue if isinstance(rival, str)]
+        if not contest.queue:
+            self._warn_if_above_budget(plan)
 
     def _follow(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
         if signature != self._current:
             self._install(signature, plan, contest)
-        elif contest.queue and plan.followed >= PASSES:
+        elif contest.queue and plan.followed >= contest.passes:
             contest.score(min(self.step_s[1:], default=inf), self._note_peak())
             plan.followed = 0
             self._install(signature, plan, contest)
@@ -352,6 +368,8 @@ class RegionPages:
         chosen = plan.eager if rival == "eager" and plan.eager is not None else plan
         if isinstance(rival, str) or self._whole is None:
             self._install_blocks(chosen)
+            if not contest.queue:
+                self._warn_if_above_budget(chosen)
         else:
             for entry in self._entries.values():
                 entry.restore()

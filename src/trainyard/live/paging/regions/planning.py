@@ -77,6 +77,8 @@ class RegionPlan:
     budget: int = 0
     followed: int = 0
     tightened: int = 0
+    warned: int = 0
+    """The budget for which it was said that this plan takes more."""
     eager: RegionPlan | None = None
     """The plan without compiled variants, where there are some."""
 
