@@ -356,6 +356,78 @@ def test_regions_are_the_outer_members_of_long_stacks_and_the_inner_ones_of_shor
     assert regions_of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
 
 
+class Step(nn.Module):
+    """Two convolutions of a U-shaped network."""
+
+    def __init__(self, channels: int, results: int) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(nn.Conv2d(channels, results, 3, padding=1), nn.Conv2d(results, results, 3, padding=1))
+
+    def forward(self, x: Tensor, skipped: Tensor | None = None) -> Tensor:
+        return self.convolutions(x if skipped is None else torch.cat([x, skipped], 1)).relu()
+
+
+class NamedSteps(nn.Module):
+    """Has a name for each of its blocks, and no stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.up1, self.last = Step(2, 4), Step(4, 4), Step(8, 4), nn.Conv2d(4, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.down1(x)
+        second = self.down2(first)
+        return self.last(self.up1(second, first))
+
+
+class DenseLayer(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(channels, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        return self.norm(self.convolution(torch.cat(features, 1))).relu()
+
+
+class DenseBlock(nn.ModuleDict):
+    """As torchvision's DenseNet has it: a dictionary of layers with a forward of its own, which hands a growing list on."""
+
+    def __init__(self) -> None:
+        super().__init__({f"layer{number}": DenseLayer(2 + 2 * number) for number in range(3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x]
+        for layer in self.values():
+            features.append(layer(features))
+        return torch.cat(features, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (NamedSteps, ["down1", "down2", "up1"]),
+        (lambda: nn.Sequential(DenseBlock(), nn.Conv2d(8, 1, 1)), ["0.layer0", "0.layer1", "0.layer2"]),
+    ],
+)
+def test_blocks_with_names_of_their_own_and_members_of_dictionaries_are_regions(
+    make: Callable[[], nn.Module], names: list[str]
+) -> None:
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(2, 2, 4, 4)
+    assert [region.name for region in regions_of(model)] == names
+
+    def gradients() -> list[Tensor]:
+        model.zero_grad()
+        model(x).square().sum().backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    expected = gradients()
+    with blocks(model, policy=in_turn("recompute", "keep")) as pages:
+        for _ in range(PASSES + 2):
+            assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
+        assert "checkpoint" in pages.plan.variants.values()
+
+
 # -- the planner
 
 Draw = tuple[list[list[tuple[int, int]]], list[int]]

@@ -1,8 +1,9 @@
 """Which modules of a model are regions: the members of its stacks of layers.
 
-A region is a module with submodules, member of an `nn.ModuleList` or `nn.Sequential`, of a class that occurs at least twice. Of
-nested ones the outer is taken if its stack is long (`LONG` of a class side by side: then each is a small part of the model) or if
-it holds no stack itself; otherwise the inner ones are.
+A region is a module with submodules, member of an `nn.ModuleList`, `nn.Sequential` or `nn.ModuleDict`, of a class that occurs at
+least twice. Of nested ones the outer is taken if its stack is long (`LONG` of a class side by side: then each is a small part of
+the model) or if it holds no stack itself; otherwise the inner ones are. Where a model has no stacks, as one that has a name for
+each of its blocks (`self.down1, self.down2`), the outermost modules of a class that occurs at least twice are regions.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def regions_of(model: nn.Module) -> list[Region]:
     if is_compiled(model):
         return []  # the compiler has seen through the boundaries between its modules
     classes = Counter(type(module) for module in model.modules())
-    regions = [Region(name, module, kind_of(module)) for name, module in _members(model, "", classes)]
+    members = list(_members(model, "", classes)) or list(_repeated(model, "", classes))
+    regions = [Region(name, module, kind_of(module)) for name, module in members]
     distinct = {id(region.module): region for region in regions}
     return list(distinct.values())
 
@@ -53,15 +55,28 @@ def kind_of(module: nn.Module) -> tuple[Any, ...]:
 
 
 def _members(module: nn.Module, path: str, classes: Counter[type[nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
-    in_stack = isinstance(module, nn.ModuleList | nn.Sequential)
+    in_stack = isinstance(module, _CONTAINERS)
     siblings = Counter(type(child) for child in module.children())
     for name, child in module.named_children():
         where = f"{path}.{name}" if path else name
-        is_member = in_stack and classes[type(child)] > 1 and not isinstance(child, _CONTAINERS) and any(child.children())
+        is_member = in_stack and _is_repeated(child, classes)
         if is_member and (siblings[type(child)] >= LONG or not _has_stack(child, classes)):
             yield where, child
         else:
             yield from _members(child, where, classes)
+
+
+def _repeated(module: nn.Module, path: str, classes: Counter[type[nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        where = f"{path}.{name}" if path else name
+        if _is_repeated(child, classes):
+            yield where, child
+        else:
+            yield from _repeated(child, where, classes)
+
+
+def _is_repeated(module: nn.Module, classes: Counter[type[nn.Module]]) -> bool:
+    return classes[type(module)] > 1 and not isinstance(module, _CONTAINERS) and any(module.children())
 
 
 def _has_stack(module: nn.Module, classes: Counter[type[nn.Module]]) -> bool:
