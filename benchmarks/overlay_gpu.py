@@ -5,6 +5,7 @@ python benchmarks/overlay_gpu.py --measure --out FILE.json      there: about fou
 python benchmarks/overlay_gpu.py --page FILE.json               anywhere: the section of docs/gpu.md or docs/overlay_models.md
 python benchmarks/overlay_gpu.py --models --out FILE.json       there: networks of others; an existing FILE.json is gone on with
 python benchmarks/overlay_gpu.py --models --only SPEC --out FILE.json     any other network: see overlay_cases/others.py
+python benchmarks/overlay_gpu.py --table FILE.json              anywhere: the overlay beside each alternative, for any networks
 """
 
 from __future__ import annotations
@@ -350,6 +351,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--table", type=Path, help="prints what --models measured")
     parser.add_argument("--out", type=Path, default=Path("overlay_gpu.json"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="a model of two narrow blocks, to try the script")
@@ -389,6 +391,11 @@ def main() -> None:
             seconds=arguments.seconds,
         )
         measure_models(arguments.out, request)
+        arguments.table = arguments.out
+    if arguments.table:
+        from overlay_cases.page import comparison
+
+        print("\n".join(comparison(json.loads(arguments.table.read_text(encoding="utf-8"))["networks"])))
     if arguments.measure:
         measure(arguments.out, arguments.device, arguments.small, arguments.seconds)
 

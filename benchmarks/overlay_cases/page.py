@@ -254,29 +254,17 @@ def far_off(data: Row, key: str) -> tuple[list[str], int]:
     return far, count
 
 
-def further(data: Row) -> list[str]:
-    """Networks that were measured in turns, while other processes compiled on the same machine."""
-    networks = data.get("further", ())
-    if not networks:
-        return []
+def comparison(networks: Sequence[Row]) -> list[str]:
+    """Every alternative beside the overlay that was measured in turns with it, as a table, and what it says; for any networks."""
     lines = [
-        "## All alternatives, on a busy host",
-        "",
-        *wrapped(
-            "Measured in turns: an alternative, the overlay at its peak, a few steps each, two rounds; six networks in one run on "
-            "one machine, with the next networks compiled at the same time on other cores, and Whisper in an earlier one with "
-            "compilers on the same cores. At `save_on_cpu`'s peak it is the overlay by `unit='tensors'`."
-        ),
         "| network | alternative | peak GiB | step ms | overlay GiB | ms | times as fast | compiled GiB | ms | times as fast |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for network in networks:
-        for row in network["alternatives"]:
-            beside = [one for one in network["overlay"] if one["beside"] == row["name"] and "ms" in one]
-            cells = [
-                ratio(row, next((one for one in beside[::-1] if one["compile"] is compile), None)) for compile in (False, True)
-            ]
-            lines.append(f"| {network['name']} | {row['name']} | {row['gib']:.2f} | {row['ms']:.1f} | {' | '.join(cells)} |")
+    measured = [(network, row) for network in networks for row in network["alternatives"] if "ms" in row]
+    for network, row in measured:
+        beside = [one for one in network["overlay"] if one["beside"] == row["name"] and "ms" in one]
+        cells = [ratio(row, next((one for one in beside[::-1] if one["compile"] is compile), None)) for compile in (False, True)]
+        lines.append(f"| {network['name']} | {row['name']} | {row['gib']:.2f} | {row['ms']:.1f} | {' | '.join(cells)} |")
     slower = [text for network in networks for text in slower_rows(network, lambda row, other: other["beside"] == row["name"])]
     over = [
         f"{network['name']} at {row['budget_gib']:.2f} GiB ({row['gib']:.2f})"
@@ -285,37 +273,50 @@ def further(data: Row) -> list[str]:
         if row.get("gib", 0.0) > row["budget_gib"]
     ]
     noise = [
-        alternative["ms"] / row["ms"]
-        for network in networks
-        for row in network["overlay"]
-        for alternative in network["alternatives"]
-        if row["beside"] == alternative["name"] and is_same_code(alternative, row)
+        row["ms"] / other["ms"]
+        for network, row in measured
+        for other in network["overlay"]
+        if other["beside"] == row["name"] and is_same_code(row, other)
     ]
-    count = sum("ms" in row for network in networks for row in network["alternatives"])
-    verdict = (
-        f"The better overlay is more than 2 % slower than {len(slower)} of {count} alternatives: {'; '.join(slower)}."
-        if slower
-        else "The better overlay is never more than 2 % slower."
-    )
-    return [
-        *lines,
-        "",
-        *wrapped(
+    verdict = f"The better overlay is more than 2 % slower than {len(slower)} of {len(measured)} alternatives"
+    texts = [
+        f"{verdict}: {'; '.join(slower)}." if slower else f"{verdict}.",
+        f"Peaks above their budgets: {'; '.join(over) or 'none'}.",
+    ]
+    if noise:
+        texts.append(
             f"In {len(noise)} comparisons both sides run the same code: an overlay that moves nothing beside plain training, or "
             "the model compiled as a whole beside `torch.compile` with the same share. There the overlay is "
             f"{min(noise):.2f} to {max(noise):.2f} times as fast (median {statistics.median(noise):.2f}): that is the error of one "
-            "row, and 2 % cannot be told on this host."
+            "row."
+        )
+    return [*lines, "", *(line for text in texts for line in wrapped(text))]
+
+
+def further(data: Row) -> list[str]:
+    """Networks that were measured in turns, while other processes compiled on the same machine."""
+    networks = data.get("further", ())
+    if not networks:
+        return []
+    return [
+        "## All alternatives, on a busy host",
+        "",
+        *wrapped(
+            "Measured in turns: an alternative, the overlay at its peak, a few steps each, two rounds; six networks in one run on "
+            "one machine, with the next networks compiled at the same time on other cores, and Whisper in an earlier one with "
+            "compilers on the same cores. At `save_on_cpu`'s peak it is the overlay by `unit='tensors'`."
+        ),
+        *comparison(networks),
+        *wrapped(
+            "So 2 % cannot be told on this host. Some of the slower rows are the same code. Others are wrong choices: each way to "
+            "run a network was timed once, those within 15 % of the fastest once more, and times of the whole model were kept for "
+            "later budgets. For Swin it took `torch.compile` with 1.0 for slower (95.9 ms) than with 0.2 (77.2), whereas in turns "
+            "they take 72.8 and 100.2. All that is close now runs in up to three rounds, for every budget; this has not run on a "
+            "GPU yet."
         ),
         *wrapped(
-            f"{verdict} Some of these are the same code. Others are wrong choices: each way to run a network was timed once, those "
-            "within 15 % of the fastest once more, and times of the whole model were kept for later budgets. For Swin it took "
-            "`torch.compile` with 1.0 for slower (95.9 ms) than with 0.2 (77.2), whereas in turns they take 72.8 and 100.2. All "
-            "that is close now runs in up to three rounds, for every budget; this has not run on a GPU yet."
-        ),
-        *wrapped(
-            f"Peaks above their budgets: {'; '.join(over) or 'none'}. A plan's first passes show its real peak, and it is chosen "
-            "again where that is too high; the script did not wait for it, and now does. A plan by blocks that takes more than the "
-            "budget even so no longer wins against one that fits."
+            "A plan's first passes show its real peak, and it is chosen again where that is too high; the script did not wait for "
+            "it, and now does. A plan by blocks that takes more than the budget even so no longer wins against one that fits."
         ),
     ]
 
@@ -419,6 +420,7 @@ def repeat() -> list[str]:
         "python benchmarks/overlay_gpu.py --models --only my.py:build --out FILE.json    # any other: a function in a file,",
         "python benchmarks/overlay_gpu.py --models --only 'transformers:mistral?hidden_size=2048&batch=4' --out FILE.json",
         "python benchmarks/overlay_gpu.py --models --only 'torchvision:efficientnet_v2_m?batch=128' --out FILE.json",
+        "python benchmarks/overlay_gpu.py --table FILE.json                  # anywhere: the overlay beside each alternative",
         "python benchmarks/overlay_gpu.py --page FILE.json                   # anywhere: this page and its figure",
         "```",
     ]

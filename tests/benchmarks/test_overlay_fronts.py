@@ -165,3 +165,24 @@ def test_checkpointing_of_transformers_leaves_no_attribute_on_layers() -> None:
         assert any(getattr(module, "gradient_checkpointing", False) for module in network.model.modules())
         network.step()
     assert [set(module.__dict__) for module in network.model.modules()] == before
+
+
+def test_the_table_of_any_networks_says_which_alternatives_are_faster_and_how_far_the_same_code_differs() -> None:
+    alternatives = [
+        {"name": "plain", "ms": 100.0, "gib": 8.0},
+        {"name": "torch.compile, budget 0.5", "ms": 80.0, "gib": 4.0},
+        {"name": "torch.compile, budget 0.2", "refused": "no memory"},
+    ]
+    kept = {"variants": {"keep": 3}, "whole_share": None, "compile": False}
+    whole = {"variants": {"keep": 3}, "whole_share": 0.5, "compile": True}
+    overlays = [
+        {"beside": "plain", "ms": 104.0, "gib": 8.0, "budget_gib": 8.1, **kept},
+        {"beside": "plain", "ms": 79.0, "gib": 8.2, "budget_gib": 8.1, **whole},
+        {"beside": "torch.compile, budget 0.5", "ms": 82.0, "gib": 4.0, "budget_gib": 4.1, **whole},
+        {"beside": "plain", "compile": False, "budget_gib": 1.0, "refused": "nothing fits"},
+    ]
+    text = " ".join(overlay_fronts_page.comparison([{"name": "mine", "alternatives": alternatives, "overlay": overlays}]))
+    assert "slower than 1 of 2 alternatives: torch.compile, budget 0.5 of mine (80.0 ms, the overlay 82.0)" in text
+    assert "above their budgets: mine at 8.10 GiB (8.20)" in text
+    assert "In 2 comparisons both sides run the same code" in text
+    assert "0.96 to 0.98 times as fast" in text
