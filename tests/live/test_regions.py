@@ -20,9 +20,9 @@ from trainyard.errors import BadInput
 from trainyard.live.paging.regions import planning
 from trainyard.live.paging.regions.finding import regions_of
 from trainyard.live.paging.regions.pages import state_bytes
-from trainyard.live.paging.regions.planning import Cost, RegionPlan, Trial, plan_of, worth_having
+from trainyard.live.paging.regions.planning import Cost, RegionPlan, Trial, plan_of, transients_of, worth_having
 from trainyard.live.paging.regions.survey import Measures, Segment
-from trainyard.mapping.overlay.policy import Choice, Problem, with_cost
+from trainyard.mapping.overlay.policy import Choice, Problem, used_bytes, with_cost
 from trainyard.mapping.overlay.search import as_needed
 
 PASSES = 10  # the survey of three variants
@@ -442,8 +442,8 @@ def measured(draw: st.DrawFn) -> Draw:
     return kinds, draw(st.lists(st.integers(50, 90), min_size=3 * len(kinds) + 1, max_size=3 * len(kinds) + 1))
 
 
-def surveyed(kinds: list[list[tuple[int, int]]], peaks: list[int]) -> RegionPlan:
-    """The plan of regions that take 4 s when checkpointed."""
+def surveyed(kinds: list[list[tuple[int, int]]], peaks: list[int], more: list[int] | None = None) -> RegionPlan:
+    """The plan of regions that take 4 s when checkpointed; in other variants, `more` bytes inside forward and backward of each."""
     names = [f"layer {number}" for number in range(len(kinds))]
     numbers = range(len(names))
     segments = [Segment(part, call) for call in numbers for part in ("outside", "forward")] + [Segment("outside", len(names))]
@@ -452,7 +452,8 @@ def surveyed(kinds: list[list[tuple[int, int]]], peaks: list[int]) -> RegionPlan
     def measures(times: list[int], held: list[int]) -> Measures:
         seconds = {Segment("forward", call): float(times[call]) for call in numbers}
         memory = dict(zip(segments, peaks, strict=True))
-        return Measures(names, [()] * len(names), list(reversed(numbers)), seconds, memory, dict(enumerate(held)))
+        calls = {"regions": names, "inputs": [()] * len(names), "order": list(reversed(numbers))}
+        return Measures(**calls, seconds=seconds, peaks=memory, held=dict(enumerate(held)))  # type: ignore[arg-type]
 
     nothing = measures([4] * len(names), [0] * len(names))
     everything = frozenset(names)
@@ -460,6 +461,10 @@ def surveyed(kinds: list[list[tuple[int, int]]], peaks: list[int]) -> RegionPlan
     for variant in range(max(map(len, kinds))):
         rows = [kind[min(variant, len(kind) - 1)] for kind in kinds]
         one = measures([seconds for _, seconds in rows], [size for size, _ in rows])
+        for call in numbers if more is not None else ():
+            held = sum(size for size, _ in rows[:call])  # by the regions before, from their forward to their backward
+            one.peaks[Segment("forward", call)] += held + more[2 * call]
+            one.peaks[Segment("backward", call)] += held + more[2 * call + 1]
         trials[f"variant {variant}"] = Trial(one, [one], everything, everything)
     return plan_of(trials, {name: (name,) for name in names})
 
@@ -478,6 +483,38 @@ def test_plans_fit_their_budget_and_more_memory_is_never_slower(drawn: Draw) -> 
     assert set(plan.variants.values()) == {chain[-1].variant for chain in plan.chains.values()}
     with pytest.raises(BadInput, match="a larger budget"):
         plan.choose(as_needed, least - 1)
+
+
+@given(measured(), st.lists(st.integers(0, 30), min_size=8, max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_what_blocks_take_while_they_run_fits_the_budget_too(drawn: Draw, more: list[int]) -> None:
+    plan = surveyed(*drawn, more)
+    names = list(plan.chains)
+    expected = {name: (more[2 * call], more[2 * call + 1]) for call, name in enumerate(names)}
+    variants = [f"variant {number}" for number in range(max(map(len, drawn[0])))]
+    assert plan.transients == {(name, variant): expected[name] for variant in variants for name in names if any(expected[name])}
+    plan.choose_least()
+    least = plan.choice.peak_bytes
+    for budget in range(least, least + 200, 16):
+        plan.choose(as_needed, budget)
+        used, peak = used_bytes(plan.problem, plan.choice), plan.choice.peak_bytes
+        assert max(used) <= peak <= budget
+        for region, variant in plan.variants.items():
+            forward, backward = expected[region] if variant != "checkpoint" else (0, 0)
+            assert all(used[position] + forward <= peak for position in plan.places[region].forward)
+            assert all(used[position] + backward <= peak for position in plan.places[region].backward)
+    assert set(plan.variants.values()) == {chain[-1].variant for chain in plan.chains.values()}
+    with pytest.raises(BadInput, match="a larger budget"):
+        plan.choose(as_needed, least - 1)
+
+
+def test_the_memory_of_a_pass_that_compiles_or_calls_other_regions_says_nothing_of_blocks_that_run() -> None:
+    base = Measures(["a"], [()], [0], peaks={Segment("forward", 0): 5, Segment("backward", 0): 7}, held={0: 0})
+    larger = Measures(["a"], [()], [0], peaks={Segment("forward", 0): 9, Segment("backward", 0): 7}, held={0: 2})
+    sampled, kinds = frozenset(["a"]), {"a": ("kind",)}
+    assert transients_of(base, Trial(larger, sampled=sampled), kinds) == {"a": (4, 0)}
+    assert transients_of(base, Trial(larger, sampled=sampled, compiles=True), kinds) == {}
+    assert transients_of(base, Trial(replace(larger, regions=["a", "a"]), sampled=sampled), kinds) == {}
 
 
 @given(measured(), st.integers(0, 60))

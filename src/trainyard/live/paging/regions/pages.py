@@ -58,7 +58,7 @@ class _Progress:
         for way in ways:  # the first timed pass of a compiled variant is the first in which most regions run it
             self.agenda.append((way, "memory"))
             self.agenda.extend([(way, "time")] * (3 if way.compiles else 2))
-        self.trials = {way.name: Trial() for way in ways}
+        self.trials = {way.name: Trial(compiles=way.compiles) for way in ways}
         self.surveys: list[tuple[str, Survey]] = []
         """Their events are read after the last pass: a device that the host has waited for starts idle, and seems slower."""
         self.kinds: dict[str, tuple[Any, ...]] = {}

@@ -4,22 +4,30 @@ For each region the variants that are worth having form a chain: the least memor
 with fewer seconds gained per byte than the one before (the lower convex hull). A step of the chain is a `Saved` of the problem: to
 keep it costs its bytes from the region's forward to its backward, to recompute it costs its seconds in backward. A choice that
 keeps some steps of a region runs it in the highest variant that takes no more bytes.
+
+The memory inside a region is that of a checkpointed one in the problem. Where another variant was measured to take more, in its
+forward or its backward, that counts as well: a choice with which the peak is above the budget is made again for a smaller one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
+from typing import NamedTuple
 
 from trainyard.errors import BadInput
 from trainyard.live.paging.planning import NOTHING_CHOSEN, Policy
 from trainyard.live.paging.regions.survey import Measures, Segment
-from trainyard.mapping.overlay.policy import Choice, Decision, Problem, Saved, with_cost
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, Saved, used_bytes, with_cost
+from trainyard.mapping.overlay.search import enough
+from trainyard.units import show
 
 LINK_BYTES_PER_S = 1e12
 """Regions are not sent, so the problem's link is never used."""
+CHOICES = 5
+"""How often a choice is made for one budget, each time for less of it, because of what blocks take while they run."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,6 +71,20 @@ class Step:
     bytes: int
 
 
+class Transient(NamedTuple):
+    """Bytes that a variant takes while its region runs, beyond those of a checkpointed region and what it holds between."""
+
+    forward: int
+    backward: int
+
+
+class Places(NamedTuple):
+    """Positions of a region's calls in the problem."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class RegionPlan:
     """The measured costs of all regions, the problem they make, and a variant for each region."""
@@ -70,6 +92,9 @@ class RegionPlan:
     chains: dict[str, tuple[Cost, ...]]
     problem: Problem
     steps: tuple[Step, ...]
+    places: dict[str, Places] = field(default_factory=dict)
+    transients: dict[tuple[str, str], Transient] = field(default_factory=dict)
+    """By region and variant."""
     floor_bytes: int = 0
     """Peak of a pass with all regions checkpointed, without their inputs."""
     choice: Choice = NOTHING_CHOSEN
@@ -83,16 +108,28 @@ class RegionPlan:
     """The plan without compiled variants, where there are some."""
 
     def choose(self, policy: Policy, budget: int) -> None:
-        try:
-            choice = policy(self.problem, budget)
-        except BadInput as error:
-            raise BadInput(f"{error}: give a larger budget or a smaller batch") from None
-        self._take(choice, budget)
+        room = budget
+        for _ in range(CHOICES):
+            try:
+                choice = policy(self.problem, room)
+            except BadInput as error:
+                if room == budget:
+                    raise BadInput(f"{error}: give a larger budget or a smaller batch") from None
+                break
+            self._take(choice, budget)
+            if self.choice.peak_bytes <= budget:
+                return
+            room -= self.choice.peak_bytes - budget
+        self.choose_least()
+        least, self.budget = self.choice.peak_bytes, budget
+        if least > budget:
+            size = show(budget, "B", digits=4)
+            raise BadInput(f"nothing fits {size}: a pass takes {enough(least)} at least: give a larger budget or a smaller batch")
 
     def choose_least(self) -> None:
         """Every region in its variant of the least memory."""
-        choice = with_cost(self.problem, ["recompute"] * len(self.steps))
-        self._take(choice, choice.peak_bytes)
+        self._take(with_cost(self.problem, ["recompute"] * len(self.steps)), 0)
+        self.budget = self.choice.peak_bytes
 
     def _take(self, choice: Choice, budget: int) -> None:
         kept: dict[str, int] = dict.fromkeys(self.chains, 0)
@@ -105,7 +142,20 @@ class RegionPlan:
         for step in self.steps:  # a region's steps stand in the order of its chain
             seen[step.region] += 1
             decisions.append("keep" if seen[step.region] <= levels[step.region] else "recompute")
-        self.choice, self.budget = with_cost(self.problem, decisions), budget
+        taken = with_cost(self.problem, decisions)
+        self.choice, self.budget = replace(taken, peak_bytes=max(taken.peak_bytes, self._transient_peak(taken))), budget
+
+    def _transient_peak(self, choice: Choice) -> int:
+        """The peak inside of regions whose variant takes more than a checkpoint while it runs."""
+        chosen = {region: self.transients.get((region, variant)) for region, variant in self.variants.items()}
+        used = used_bytes(self.problem, choice) if any(chosen.values()) else ()
+        peaks = [0]
+        for region, transient in chosen.items():
+            if transient is not None:
+                places = self.places[region]
+                peaks += [used[position] + transient.forward for position in places.forward]
+                peaks += [used[position] + transient.backward for position in places.backward]
+        return max(peaks)
 
 
 def _level(chain: Sequence[Cost], kept_bytes: int) -> int:
@@ -116,13 +166,15 @@ def _level(chain: Sequence[Cost], kept_bytes: int) -> int:
 class Trial:
     """One variant, measured: memory in a pass where the `sampled` regions ran in it, times in passes where `regions` did.
 
-    All other regions were checkpointed in the same passes. A pass need not call every region: layers may be dropped at random.
+    All other regions were checkpointed in the same passes. A pass need not call every region: layers may be dropped at random. The
+    pass in which memory is measured compiles a variant that `compiles`, which takes memory of its own.
     """
 
     memory: Measures | None = None
     times: list[Measures] = field(default_factory=list)
     sampled: frozenset[str] = frozenset()
     regions: frozenset[str] = frozenset()
+    compiles: bool = False
 
 
 Kinds = Mapping[str, tuple[object, ...]]
@@ -150,6 +202,24 @@ def held_bytes(base: Measures, trial: Trial, kinds: Kinds) -> dict[str, int]:
             before, after = (sum(measures.held.get(call, 0) for call in calls) for measures, calls in passes)
             by_kind[kinds[region]] = max(after - before, 0)
     return {region: by_kind[kind] for region, kind in kinds.items() if kind in by_kind}
+
+
+def transients_of(base: Measures, trial: Trial, kinds: Kinds) -> dict[str, Transient]:
+    """What regions take in a variant while they run, from the region of their kind that was measured, where it ran once."""
+    memory, held = trial.memory, held_bytes(base, trial, kinds)
+    if memory is None or trial.compiles or memory.regions != base.regions or memory.order != base.order:
+        return {}
+    turn = {call: place for place, call in enumerate(base.order)}
+    sampled = {call: held[region] for region in trial.sampled if region in held for call in base.calls_of(region)}
+    by_kind: dict[tuple[object, ...], Transient] = {}
+    for region in trial.sampled:
+        calls = base.calls_of(region)
+        if len(calls) == 1 and region in held:
+            before = sum(size for call, size in sampled.items() if call < calls[0])
+            later = sum(size for call, size in sampled.items() if turn[call] > turn[calls[0]])
+            more = [memory.peaks.get(segment, 0) - base.peaks.get(segment, 0) for segment in _segments(calls)]
+            by_kind[kinds[region]] = Transient(max(more[0] - before, 0), max(more[1] - later, 0))
+    return {region: by_kind[kind] for region, kind in kinds.items() if kind in by_kind and any(by_kind[kind])}
 
 
 def to_time(held: Mapping[str, int], kinds: Kinds, room_bytes: int) -> frozenset[str]:
@@ -214,10 +284,12 @@ def plan_of(trials: Mapping[str, Trial], kinds: Kinds) -> RegionPlan:
     other = [base.peaks.get(segment, 0) for segment in segments]
     saved: list[Saved] = []
     steps: list[Step] = []
+    places: dict[str, Places] = {}
     for region, chain in chains.items():
         calls = base.calls_of(region)
         uses = [place[Segment("backward", call)] for call in calls]
         forwards = [place[Segment("forward", call)] for call in calls]
+        places[region] = Places(tuple(forwards), tuple(uses))
         for position in (*uses, *forwards):
             durations[position] = 0.0
         durations[forwards[0]] = chain[-1].seconds
@@ -243,7 +315,14 @@ def plan_of(trials: Mapping[str, Trial], kinds: Kinds) -> RegionPlan:
         durations_s=tuple(durations), other_bytes=tuple(other), saved=tuple(saved), out_bytes_per_s=LINK_BYTES_PER_S,
         in_bytes_per_s=LINK_BYTES_PER_S, labels=tuple(_label(base, segment) for segment in segments),
     )  # fmt: skip
-    return RegionPlan(chains, problem, tuple(steps), max(base.peak_bytes - sum(base.held.values()), 0))
+    transients = {
+        (region, name): transient
+        for name, trial in trials.items()
+        for region, transient in transients_of(base, trial, kinds).items()
+        if trial is not checkpointed
+    }
+    floor_bytes = max(base.peak_bytes - sum(base.held.values()), 0)
+    return RegionPlan(chains, problem, tuple(steps), places, transients, floor_bytes)
 
 
 def _label(measures: Measures, segment: Segment) -> str:
