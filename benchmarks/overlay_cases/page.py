@@ -316,9 +316,9 @@ def further(data: Row) -> list[str]:
         ),
         *wrapped(
             "A plan's first passes show its real peak, and it is chosen again where that is too high; the script did not wait for "
-            "it, and now does. Since this run, what a kept block takes while it runs beyond a checkpointed one is measured and part "
-            "of the plan (a kept block of ViT: 0.13 GiB), and a plan by blocks that takes more than the budget even so does not win "
-            "against one that fits."
+            "it, and now does. Since this run, what a kept block takes while it runs beyond a checkpointed one is measured and "
+            "part of the plan (ViT's kept blocks take 0.13 GiB more than planned), and a plan by blocks that takes more than the "
+            "budget even so does not win against one that fits."
         ),
     ]
 
