@@ -163,14 +163,16 @@ def evaluate_leaf(
                         break
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
-                    if on_chip < 0.0:
-                        on_chip = array_joules(tile, dims, rates, forms, prices, compute)
-                    spent = on_chip + prices[MOVED] * moved
                     many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
                 cycles = cycles_of_steps(rows, many, speeds[at], latency)
                 if cycles < MOST_CYCLES:
                     smooth[at] = min(smooth[at], cycles - steps)
                     value = value_of(objective, cycles, moved, joules)
+                    if value > best * band:  # nothing to keep
+                        continue
+                    if on_chip < 0.0:
+                        on_chip = array_joules(tile, dims, rates, forms, prices, compute)
+                    spent = on_chip + prices[MOVED] * moved
                     entries[at] = offer(
                         fronts[at], entries[at], value, moved, spent, cycles, tile, order, keep, band, tolerance
                     )  # fmt: skip
