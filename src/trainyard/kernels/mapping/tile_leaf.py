@@ -34,7 +34,7 @@ def slack_of(tolerance: float) -> float:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _keep_bits(order: Ints, kept: int) -> int:
+def keep_bits(order: Ints, kept: int) -> int:
     bits = 0
     if kept >= 1:
         bits |= 1 << without(order[1])
@@ -158,7 +158,7 @@ def evaluate_leaf(
                         if on_chip + prices[MOVED] * moved >= energy:
                             continue
                 if keep < 0:
-                    keep = _keep_bits(ORDERS[order], kept)
+                    keep = keep_bits(ORDERS[order], kept)
                     if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
                         break
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)

@@ -36,6 +36,7 @@ from trainyard.kernels.mapping.cell_bounds import (
     know,
 )
 from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, begin, examine, latest
+from trainyard.kernels.mapping.cell_steps import has_kinds, strike
 from trainyard.kernels.mapping.tile_bounds import (
     BELOW,
     EVERYTHING,
@@ -246,11 +247,12 @@ def _is_single(cell: Ints) -> bool:
 def _look_at(
     fresh: int, waiting: int, every: bool, improved: int, sizes: Ints, dims: Ints, rates: Real, forms: Ints, burst: float,
     objective: int, joules: Real, prices: Real, band: float, slack: float, tolerance: float, floor: float, limit: float,
-    cells: Ints, bounds: Real, stand: Real, turns: Ints, pace: Real, floors: Real, known: Real,
+    cells: Ints, bounds: Real, stand: Real, turns: Ints, pace: Real, floors: Real, known: Real, tile: Ints, spans: Real,
+    kinds: Ints, rows: Real,
 ) -> int:  # fmt: skip
     """Drops those of the cells from `fresh` on that hold nothing better, and leaves the others so that the best is the last one;
     returns how many cells there are. `improved` says how often the best has improved so far."""
-    left = fresh
+    left, timed = fresh, objective == 0 and stand[0, 0] < np.inf
     for cell in range(fresh, waiting):
         one, single = cells[cell], _is_single(cells[cell])
         if not know(
@@ -262,6 +264,10 @@ def _look_at(
             one[6], one[7], single or every, known, burst, objective, joules, band, slack, tolerance, floor, dims, rates, forms,
             prices, stand, turns, pace, floors,
         )  # fmt: skip
+        if ways != 0 and timed and not single and has_kinds(known):
+            ways = strike(
+                ways, likely, known, burst, band, slack, tolerance, floor, rates, stand, pace, floors, tile, spans, kinds, rows
+            )  # fmt: skip
         if ways == 0 or not (single or _narrow(one, sizes, known, pace[0, CYCLE], limit)):
             continue
         for column in range(6):
@@ -325,7 +331,7 @@ def search_tile(
     while True:
         waiting = _look_at(
             fresh, waiting, split == 0, improved, sizes, dims, rates, forms, burst, objective, joules, prices, band, slack,
-            tolerance, floor, limit, cells, bounds, stand, turns, pace, floors, known,
+            tolerance, floor, limit, cells, bounds, stand, turns, pace, floors, known, room[0:3], spans, kinds, rows,
         )  # fmt: skip
         fits = fits or waiting > 0
         if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries[0] > 0):
