@@ -323,7 +323,9 @@ def search_tile(
     for guess in range(guesses.shape[0]):
         m, n, k = guesses[guess, 0], guesses[guess, 1], guesses[guess, 2]
         one = int(m == dims[0]) + 2 * int(n == dims[1]) + 4 * int(k == dims[2])
-        if m > 0 and evaluate_leaf(
+        before = guesses[max(0, guess - 1)]
+        again = guess > 0 and m == before[0] and n == before[1] and k == before[2]
+        if m > 0 and not again and evaluate_leaf(
             m, n, k, dims, rates, totals, halo, forms, speeds, space, latency, objective, joules, prices, band, tolerance,
             _ways(allowed, one), fronts, entries, stand, floors, smooth, room, spans, kinds, rows, ends,
         ):  # fmt: skip
