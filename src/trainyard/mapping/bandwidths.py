@@ -311,9 +311,13 @@ def _rounded(table: Integers) -> Integers:
     >>> _rounded(np.array([-1, 0, 7, 15, 100, 128])).tolist()
     [-1, 0, 7, 14, 96, 128]
     """
-    rows = np.atleast_2d(table).tolist()
-    near = [[number >> (cut := max(0, number.bit_length() - ROUND_BITS)) << cut if number > 0 else number for number in row] for row in rows]
+    near = [_round_down(number) for number in table.ravel().tolist()]
     return np.array(near, dtype=np.int64).reshape(table.shape)
+
+
+def _round_down(number: int) -> int:
+    cut = max(0, number.bit_length() - ROUND_BITS)
+    return number >> cut << cut if number > 0 else number
 
 
 def _rounder(forms: Integers) -> Integers | None:

@@ -31,7 +31,6 @@ from trainyard.kernels.mapping.tile_leaf import keep_bits
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, step_kinds
 from trainyard.kernels.uncounted import inlined
 
-
 NARROW = 1.5
 """Steps are looked at by kind where the largest tile of a cell has less than so many times the elements of its least one: in wider
 cells they seldom say more (seen on steps of ResNet-50)."""
@@ -91,8 +90,8 @@ def strike(
     ways: int, first: int, cell: Real, burst: float, band: float, slack: float, tolerance: float, floor: float, rates: Real,
     stand: Real, pace: Real, floors: Real, tile: Ints, spans: Real, kinds: Ints, rows: Real,
 ) -> int:  # fmt: skip
-    """The `ways` of a cell that may still be better in time, traffic or energy, the `first` one looked at first; the others are left
-    as they are once one may. What the struck ones take at least is among the `floors`."""
+    """The `ways` of a cell that may still be better in time, traffic or energy, the `first` one looked at first. Once one may, the
+    others are left as they are. What the struck ones take at least is among the `floors`."""
     write_extremes(cell, tile, spans, kinds)
     for place in range(-1, 3 * KEPT_MIDDLE):
         way = first if place < 0 else place
