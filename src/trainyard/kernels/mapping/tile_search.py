@@ -35,8 +35,7 @@ from trainyard.kernels.mapping.cell_bounds import (
     describe,
     know,
 )
-from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, begin, examine, latest
-from trainyard.kernels.mapping.cell_steps import has_kinds, strike
+from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, begin, examine, has_kinds, latest, strike
 from trainyard.kernels.mapping.tile_bounds import (
     BELOW,
     EVERYTHING,

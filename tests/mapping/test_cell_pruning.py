@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
 from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, describe, know, way_traffic
-from trainyard.kernels.mapping.cell_steps import NARROW, has_kinds, idle_in_steps, kinds_of_way, write_extremes
+from trainyard.kernels.mapping.cell_pruning import NARROW, has_kinds, idle_in_steps, kinds_of_way, write_extremes
 from trainyard.kernels.mapping.tile_bounds import BELOW, needed_bytes, spans_of, totals_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
 from trainyard.kernels.mapping.tile_leaf import keep_bits
