@@ -16,7 +16,7 @@ from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, describe
 from trainyard.kernels.mapping.cell_pruning import undominated
 from trainyard.kernels.mapping.tile_bounds import EVERYTHING, moved_bytes, needed_bytes, passes_of, spans_of, totals_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
-from trainyard.kernels.mapping.tile_leaf import _keep_bits
+from trainyard.kernels.mapping.tile_leaf import keep_bits
 from trainyard.kernels.mapping.tile_search import _narrow
 from trainyard.kernels.mapping.tiles import ORDERS, cut_sizes, tiled_cycles
 from trainyard.mapping.tiling import NO_HALO, Problem, form_rows
@@ -106,7 +106,7 @@ def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, l
     burst = float(latency) if rates[0] > 0 else 0.0
     least, fewest = bound_at(1.0 / speed, EVERYTHING, burst, 0, np.zeros(2), known)
     for (number, order), kept in itertools.product(enumerate(ORDERS), range(3)):
-        keep = _keep_bits(order, kept)
+        keep = keep_bits(order, kept)
         if needed_bytes(tile, spans, dims, order, keep, rates) > case.space:
             continue
         cycles = tiled_cycles(tile, spans, order, keep, count, rates, speed, latency, kinds)
@@ -133,9 +133,9 @@ def test_narrowing_a_cell_takes_no_tile_that_fits_and_is_within_the_limit(cell, 
     dims, rates, count, known = case.dims, case.rates, case.dims[3], case.known
     tile, spans, kinds = case.tile, case.spans, case.kinds
     cycles = min(
-        tiled_cycles(tile, spans, order, _keep_bits(order, kept), count, rates, speed, 0, kinds)
+        tiled_cycles(tile, spans, order, keep_bits(order, kept), count, rates, speed, 0, kinds)
         for order, kept in itertools.product(ORDERS, range(3))
-        if needed_bytes(tile, spans, dims, order, _keep_bits(order, kept), rates) <= case.space
+        if needed_bytes(tile, spans, dims, order, keep_bits(order, kept), rates) <= case.space
     )
     if not know(*map(float, low), *map(float, high), dims, case.table, 1.0 / speed, limit * cycles, known):
         assert limit <= 1.0 + 1e-9
@@ -159,7 +159,7 @@ def test_a_way_that_is_struck_for_one_that_keeps_more_is_never_faster(cell, room
     for number, order in enumerate(ORDERS):
         costs = []
         for kept in range(3):
-            keep = _keep_bits(order, kept)
+            keep = keep_bits(order, kept)
             passes_of(tile[:, 1], order, keep, passes)
             moved = moved_bytes(tile, spans, passes, case.totals, HALO)
             fits = needed_bytes(tile, spans, dims, order, keep, rates) <= case.space

@@ -311,8 +311,13 @@ def _rounded(table: Integers) -> Integers:
     >>> _rounded(np.array([-1, 0, 7, 15, 100, 128])).tolist()
     [-1, 0, 7, 14, 96, 128]
     """
-    unit = 2 ** np.maximum(0, np.floor(np.log2(np.maximum(table, 1))).astype(np.int64) + 1 - ROUND_BITS)
-    return np.where(table > 0, table // unit * unit, table)
+    near = [_round_down(number) for number in table.ravel().tolist()]
+    return np.array(near, dtype=np.int64).reshape(table.shape)
+
+
+def _round_down(number: int) -> int:
+    cut = max(0, number.bit_length() - ROUND_BITS)
+    return number >> cut << cut if number > 0 else number
 
 
 def _rounder(forms: Integers) -> Integers | None:

@@ -94,7 +94,7 @@ class Systolic:
         across_m = 1 if self.dataflow == "ws" else -(-op.M // form.m)
         return {
             "mac": op.macs,
-            "array_pass": form.count(op.M, op.N, op.K) * op.count,
+            "array_pass": across_m * across_n * along_k * op.count,
             "scratchpad_read_a": left * across_n,
             "scratchpad_read_b": right * across_m,
             "scratchpad_read_out": out * (along_k - 1),

@@ -182,12 +182,18 @@ def tile_prices(
 
 
 @per_part
+def sampled_events(array: Any) -> dict[str, tuple[float, float]]:
+    """What an array counts in a full tile and in one of a single element, by event."""
+    events = array.tile_events(Tiles(*(np.array([float(side), 1.0]) for side in (*array.granule(), 1))))
+    counts = {name: np.ravel(count).tolist() for name, count in events.items()}
+    return {name: (count[0], count[-1]) for name, count in counts.items()}
+
+
+@per_part
 def events_per_cycle(array: Any) -> tuple[tuple[str, float], ...]:
     """Events that an array counts equally often in every busy cycle, in a full tile as in one of a single element."""
     if not (isinstance(array, Array) and isinstance(array, HasTileEvents) and isinstance(array, HasTileCycles)):
         return ()
-    granule = array.granule()
-    full, single = array.tile_cycles(*granule), array.tile_cycles(1, 1, 1)
-    events = array.tile_events(Tiles(*(np.array([float(side), 1.0]) for side in (*granule, 1))))
-    counted = [(name, *(np.ravel(count)[[0, -1]] / (full, single)).tolist()) for name, count in events.items()]
+    full, single = array.tile_cycles(*array.granule()), array.tile_cycles(1, 1, 1)
+    counted = [(name, most / full, least / single) for name, (most, least) in sampled_events(array).items()]
     return tuple((name, most) for name, most, least in counted if most > 0 and math.isclose(most, least))

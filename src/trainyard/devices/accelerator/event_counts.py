@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trainyard.caches import BoundedCache, ByIdentity, is_frozen, per_part
 from trainyard.devices.accelerator.counting import ARITHMETIC, SUM_BYTES
-from trainyard.devices.accelerator.energy import FORMATS, OPERANDS, event_of
+from trainyard.devices.accelerator.energy import FORMATS, OPERANDS, event_of, sampled_events
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ
 from trainyard.devices.accelerator.step_shape import EXACT, Products, Real, StepShape, Streams, Whole
 from trainyard.ir import Array
@@ -94,7 +94,7 @@ class TilingEvents:
     def with_tilings(self, which: Whole, tiles: Whole) -> tuple[TilingEvents, Whole]:
         """With one more tiling for each of these products, and where it stands; all others of a product are forgotten where there
         are too many."""
-        place = np.count_nonzero(self.sizes[which, :, 0], axis=1)
+        place = (self.sizes[which, :, 0] > 0).sum(axis=1)
         count, width, _ = self.sizes.shape
         more = width if place.max() >= width and width < MOST_TILINGS else 0
         sizes, counted = np.zeros((count, width + more, 3), np.int64), np.zeros((count, width + more, len(self.names)))
@@ -102,8 +102,7 @@ class TilingEvents:
         full = place >= width + more
         sizes[which[full]], place[full] = 0, 0
         sizes[which, place] = tiles[which, :3]
-        events = tiling_events(self.array, tiles[which], self.products.shapes.dims[which])
-        counted[which, place] = np.array([events[name] for name in self.names]).T
+        counted[which, place] = tiling_events(self.array, self.names, tiles[which], self.products.shapes.dims[which])
         return TilingEvents(self.array, self.products, self.names, self.recipes, sizes, counted), place
 
 
@@ -165,9 +164,8 @@ def _of_streams(streams: Streams, reads: Real) -> list[tuple[EventGroup, float]]
 
 @per_part
 def _array_events(array: Any) -> tuple[str, ...]:
-    """The events that an array counts, found on a tile of one element."""
-    one = np.ones(1)
-    return tuple(array.tile_events(Tiles(one, one, one, one)))
+    """The events that an array counts."""
+    return tuple(sampled_events(array))
 
 
 @per_part
@@ -205,19 +203,19 @@ def _recipe(names: Sequence[str], products: Products, which: Whole, number: str,
     )
 
 
-def tiling_events(array: Array, chosen: Whole, dims: Whole) -> dict[str, Any]:
-    """`Costing._tile_events` of products of such dimensions: what the array does in all of their tiles, kind by kind."""
-    from trainyard.kernels.mapping.event_counts import tile_kinds
+def tiling_events(array: Array, names: Sequence[str], chosen: Whole, dims: Whole) -> Real:
+    """`Costing._tile_events` of products of such dimensions: what the array does in all of their tiles, by [product, event]."""
+    from trainyard.kernels.mapping.event_counts import added_kinds, tile_kinds
 
     product, (high, wide, deep), times, begun = tile_kinds(chosen, dims)
     count = dims[product, 3]
     if isinstance(array, Divisible):  # asked for one product at a time, as often as there are
         count, times = np.ones_like(count), times * count
-    tiles = Tiles(high, wide, deep, count)
-    events: dict[str, Any] = {}
-    for name, values in array.tile_events(tiles).items():  # type: ignore[attr-defined]  # only with a closed form
-        done = values * times
-        if name == SUMS_READ:  # sums that an earlier tile has begun are read first
-            done = done + high * wide * tiles.count * begun * times
-        events[name] = np.bincount(product, done, len(dims))
-    return events
+    tiles, values = Tiles(high, wide, deep, count), np.empty((len(names), len(product)))
+    events = array.tile_events(tiles)  # type: ignore[attr-defined]  # only with a closed form
+    for number, name in enumerate(names):
+        values[number] = events[name]
+    again = high * wide * count * begun  # sums that an earlier tile has begun are read first
+    sums = names.index(SUMS_READ) if SUMS_READ in names else -1
+    counted: Real = added_kinds(product, times, values, again, sums, len(dims))
+    return counted

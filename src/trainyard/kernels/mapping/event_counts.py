@@ -112,3 +112,17 @@ def tile_kinds(tiles: Ints, dims: Ints) -> Any:
                         sides[0, last], sides[1, last], sides[2, last] = side[0, m], side[1, n], side[2, k]
                         last += 1
     return product[:last], sides[:, :last], times[:last], begun[:last]
+
+
+@njit(cache=True, error_model="numpy")
+def added_kinds(product: Ints, times: Real, values: Real, again: Real, sums: int, products: int) -> Any:
+    """Events by [product, event]: `values` by [event, kind of tile] as often as there are such tiles; `again` more of the event
+    `sums` (-1: of none)."""
+    counted = np.zeros((products, values.shape[0]))
+    for event in range(values.shape[0]):
+        for kind in range(product.shape[0]):
+            done = values[event, kind] * times[kind]
+            if event == sums:
+                done += again[kind] * times[kind]
+            counted[product[kind], event] += done
+    return counted

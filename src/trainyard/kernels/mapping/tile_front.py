@@ -144,13 +144,16 @@ def polish(
     """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better. Where a larger one
     finds no room, another axis is cut into one tile more.
 
-    First the one of least value; then the one with the least traffic within the tolerance, if it is another one; then the choice.
+    First the one of least value; then the one with the least traffic within the tolerance, unless it moves everything once already;
+    then the choice, unless it is the first one, which has stayed where it was, and all sizes around it take longer.
     """
-    tile, passes, sizes = room[0:3], room[3], room[4]
+    tile, passes, sizes, first, longer = room[0:3], room[3], room[4], -1, True
     for goal in range(3):
         start = pick(front, entries, band if goal else 1.0, tolerance if goal == 2 else 0.0)
         order, keep, value, traffic = int(front[start, 6]), int(front[start, 7]), front[start, 0], front[start, 1]
-        energy = front[start, 8]
+        energy, first = front[start, 8], start if goal == 0 else first
+        if (goal == 1 and traffic <= totals[0] + totals[1] + totals[2]) or (goal == 2 and longer and start == first):
+            continue
         for axis in range(3):
             sizes[axis] = int(front[start, 3 + axis])
             cut_sizes(tile, axis, dims[axis], sizes[axis])
@@ -179,7 +182,10 @@ def polish(
                     if compute >= MOST_CYCLES:
                         continue
                     least = value_of(objective, _least_cycles(tile, spans, rates, compute, moved, speed, latency), moved, joules)
-                    if least > value or (goal == 0 and least == value):
+                    if least > value:
+                        continue
+                    if goal == 0 and least == value:
+                        longer = False
                         continue
                     spent = 0.0
                     if goal == 2:
@@ -189,7 +195,7 @@ def polish(
                     many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
                     cycles = cycles_of_steps(rows, many, speed, latency)
                     now = value_of(objective, cycles, moved, joules)
-                    better = now < value if goal == 0 else now <= value
+                    better, longer = now < value if goal == 0 else now <= value, longer and now > value
                     if better:
                         if goal < 2:
                             spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved

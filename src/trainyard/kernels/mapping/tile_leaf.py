@@ -34,7 +34,7 @@ def slack_of(tolerance: float) -> float:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _keep_bits(order: Ints, kept: int) -> int:
+def keep_bits(order: Ints, kept: int) -> int:
     bits = 0
     if kept >= 1:
         bits |= 1 << without(order[1])
@@ -158,19 +158,21 @@ def evaluate_leaf(
                         if on_chip + prices[MOVED] * moved >= energy:
                             continue
                 if keep < 0:
-                    keep = _keep_bits(ORDERS[order], kept)
+                    keep = keep_bits(ORDERS[order], kept)
                     if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
                         break
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
-                    if on_chip < 0.0:
-                        on_chip = array_joules(tile, dims, rates, forms, prices, compute)
-                    spent = on_chip + prices[MOVED] * moved
                     many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
                 cycles = cycles_of_steps(rows, many, speeds[at], latency)
                 if cycles < MOST_CYCLES:
                     smooth[at] = min(smooth[at], cycles - steps)
                     value = value_of(objective, cycles, moved, joules)
+                    if value > best * band:  # nothing to keep
+                        continue
+                    if on_chip < 0.0:
+                        on_chip = array_joules(tile, dims, rates, forms, prices, compute)
+                    spent = on_chip + prices[MOVED] * moved
                     entries[at] = offer(
                         fronts[at], entries[at], value, moved, spent, cycles, tile, order, keep, band, tolerance
                     )  # fmt: skip

@@ -35,7 +35,7 @@ from trainyard.kernels.mapping.cell_bounds import (
     describe,
     know,
 )
-from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, begin, examine, latest
+from trainyard.kernels.mapping.cell_pruning import CYCLE, LIMIT, begin, examine, has_kinds, latest, strike
 from trainyard.kernels.mapping.tile_bounds import (
     BELOW,
     EVERYTHING,
@@ -246,11 +246,12 @@ def _is_single(cell: Ints) -> bool:
 def _look_at(
     fresh: int, waiting: int, every: bool, improved: int, sizes: Ints, dims: Ints, rates: Real, forms: Ints, burst: float,
     objective: int, joules: Real, prices: Real, band: float, slack: float, tolerance: float, floor: float, limit: float,
-    cells: Ints, bounds: Real, stand: Real, turns: Ints, pace: Real, floors: Real, known: Real,
+    cells: Ints, bounds: Real, stand: Real, turns: Ints, pace: Real, floors: Real, known: Real, tile: Ints, spans: Real,
+    kinds: Ints, rows: Real,
 ) -> int:  # fmt: skip
     """Drops those of the cells from `fresh` on that hold nothing better, and leaves the others so that the best is the last one;
     returns how many cells there are. `improved` says how often the best has improved so far."""
-    left = fresh
+    left, timed = fresh, objective == 0 and stand[0, 0] < np.inf
     for cell in range(fresh, waiting):
         one, single = cells[cell], _is_single(cells[cell])
         if not know(
@@ -262,6 +263,10 @@ def _look_at(
             one[6], one[7], single or every, known, burst, objective, joules, band, slack, tolerance, floor, dims, rates, forms,
             prices, stand, turns, pace, floors,
         )  # fmt: skip
+        if ways != 0 and timed and not single and has_kinds(known):
+            ways = strike(
+                ways, likely, known, burst, band, slack, tolerance, floor, rates, stand, pace, floors, tile, spans, kinds, rows
+            )  # fmt: skip
         if ways == 0 or not (single or _narrow(one, sizes, known, pace[0, CYCLE], limit)):
             continue
         for column in range(6):
@@ -317,7 +322,9 @@ def search_tile(
     for guess in range(guesses.shape[0]):
         m, n, k = guesses[guess, 0], guesses[guess, 1], guesses[guess, 2]
         one = int(m == dims[0]) + 2 * int(n == dims[1]) + 4 * int(k == dims[2])
-        if m > 0 and evaluate_leaf(
+        before = guesses[max(0, guess - 1)]
+        again = guess > 0 and m == before[0] and n == before[1] and k == before[2]
+        if m > 0 and not again and evaluate_leaf(
             m, n, k, dims, rates, totals, halo, forms, speeds, space, latency, objective, joules, prices, band, tolerance,
             _ways(allowed, one), fronts, entries, stand, floors, smooth, room, spans, kinds, rows, ends,
         ):  # fmt: skip
@@ -325,7 +332,7 @@ def search_tile(
     while True:
         waiting = _look_at(
             fresh, waiting, split == 0, improved, sizes, dims, rates, forms, burst, objective, joules, prices, band, slack,
-            tolerance, floor, limit, cells, bounds, stand, turns, pace, floors, known,
+            tolerance, floor, limit, cells, bounds, stand, turns, pace, floors, known, room[0:3], spans, kinds, rows,
         )  # fmt: skip
         fits = fits or waiting > 0
         if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries[0] > 0):
