@@ -225,6 +225,31 @@ def test_nothing_is_said_of_the_budget_where_the_whole_model_keeps_it(
             model(torch.randn(3, 4)).sum().backward()
 
 
+def test_blocks_with_running_statistics_are_compiled_too() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(2, 2, 1, bias=False), nn.BatchNorm2d(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.norm(self.convolution(x)).relu()
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Normed(), Normed()), torch.randn(3, 2, 4, 4)
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).square().sum().backward()
+        for parameter, gradient in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+
+    with pages:
+        pages.precompile(step)
+
+
 def test_the_whole_model_is_handed_out_when_it_is_compiled(model: nn.Module) -> None:
     pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
     assert isinstance(pages, RegionPages)

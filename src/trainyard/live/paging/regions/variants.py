@@ -77,6 +77,7 @@ def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None
             from torch._dynamo.backends.common import aot_autograd
             from torch._functorch._aot_autograd.utils import make_boxed_func
             from torch._functorch.partitioners import min_cut_rematerialization_partition
+            from torch._inductor.decomposition import select_decomp_table
 
             def keep_forward(module: Any, _: Any) -> Any:
                 if admit is not None:
@@ -87,6 +88,8 @@ def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None
                 fw_compiler=keep_forward,
                 bw_compiler=lambda module, _: make_boxed_func(module.forward),
                 partition_fn=min_cut_rematerialization_partition,
+                # As it is, batch norm would save running statistics for backward, which forward changes afterwards.
+                decompositions=select_decomp_table(),
             )
             return keep_graph(graph, inputs)
 
