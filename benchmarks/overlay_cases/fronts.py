@@ -1,8 +1,8 @@
 """Time over peak memory of one network: every alternative, and the overlay with each one's peak as its budget, in turns.
 
 A step is forward, backward and AdamW; times are medians of device time, memory is the peak of `torch.cuda.max_memory_allocated`. An
-alternative and the overlays at its peak are measured alternately, a few steps each time, so that a clock that falls or a host that
-is slow for a while meets all of them. The budget is the alternative's peak and 1 %.
+alternative and the overlays at its peak are measured alternately (`turns`), so that a clock that falls or a host that is slow for a
+while meets all of them. The budget is the alternative's peak and 1 %.
 
 `prepare` runs everything once, to compile it; then `rows` measures.
 """
@@ -10,13 +10,10 @@ is slow for a while meets all of them. The budget is the alternative's peak and 
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 from overlay_gpu import GIB, say
@@ -24,6 +21,7 @@ from overlay_gpu import GIB, say
 from overlay_cases.alternatives import Alternative, alternatives
 from overlay_cases.networks import Network
 from overlay_cases.others import network_of
+from overlay_cases.turns import Repeats, Samples, Stopwatch, compared, take_turns
 
 TOLERANCE = 1.01
 """Of an alternative's peak, which the overlay may take."""
@@ -33,76 +31,9 @@ PAGED = {"llama-7b": 24.0}
 """GiB of networks that are also trained with AdamW's state in host memory and updates in backward."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """How often an alternative and its overlays take turns, and how many steps of each turn are timed after how many others."""
-
-    rounds: int = 4
-    steps: int = 2
-    warm: int = 1
-
-
 ATTEMPTS = 240
 """How often, once a second, a step is tried while other processes hold the memory that it needs."""
-REPEATS = {"llama-7b": Repeats(rounds=2)}
-
-
-@dataclass(slots=True)
-class Samples:
-    """Milliseconds of steps of one way to train, its host's milliseconds to issue one, and its peak of memory."""
-
-    ms: list[float] = field(default_factory=list)
-    host_ms: list[float] = field(default_factory=list)
-    gib: float = 0.0
-
-    def row(self) -> dict[str, Any]:
-        spread = {"least_ms": min(self.ms), "most_ms": max(self.ms), "count": len(self.ms)}
-        return {"ms": statistics.median(self.ms), "host_ms": statistics.median(self.host_ms), "gib": self.gib, **spread}
-
-
-class Stopwatch:
-    """Times steps by events of the device and reads its peak of memory; on a CPU, by its clock, with a made-up peak."""
-
-    def __init__(self, device: str) -> None:
-        self.on_gpu = device == "cuda"
-
-    def time(self, network: Network, samples: Samples, steps: int, warm: int) -> None:
-        import torch
-
-        for _ in range(warm):
-            network.step()
-        self._wait()
-        if self.on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        marks = [self._mark()]
-        for _ in range(steps):
-            network.step()
-            marks.append(self._mark())
-        self._wait()
-        begun = time.perf_counter()
-        network.step()
-        samples.host_ms.append(1e3 * (time.perf_counter() - begun))  # the device was idle, so nothing held the host up
-        self._wait()
-        if self.on_gpu:
-            samples.ms += [start.elapsed_time(end) for start, end in pairwise(marks)]
-        else:
-            samples.ms += [1e3 * (end - start) for start, end in pairwise(marks)]
-        samples.gib = max(samples.gib, torch.cuda.max_memory_allocated() / GIB if self.on_gpu else 1.0)
-
-    def _mark(self) -> Any:
-        import torch
-
-        if not self.on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _wait(self) -> None:
-        import torch
-
-        if self.on_gpu:
-            torch.cuda.synchronize()
+REPEATS = {"llama-7b": Repeats(rounds=3, seconds=12.0)}
 
 
 class Front:
@@ -158,7 +89,9 @@ class Front:
         rows = {row["name"]: row for row in self.document["alternatives"]}
         expected = self._repeated_gradients()
         for taken in samples.values():  # what counts is measured in turns
-            taken.ms, taken.host_ms = [], []
+            taken.turns, taken.host_ms = [], []
+        gc.collect()
+        gc.freeze()  # otherwise a collection in the middle of a step looks through all of the compiler's objects
         roomy = [("plain", ROOMY * samples["plain"].gib)]
         for name, gib in roomy + sorted(((n, TOLERANCE * s.gib) for n, s in samples.items()), key=lambda item: -item[1]):
             if name == "save_on_cpu":
@@ -175,6 +108,7 @@ class Front:
         if self.spec in PAGED and self.device == "cuda":
             self.document["paged"] = paged(self.network, PAGED[self.spec], self.watch)
             say(f"{self.spec}: AdamW paged: {self.document['paged']}")
+        gc.unfreeze()
         self.document["complete"] = True
         yield self.document
 
@@ -229,23 +163,22 @@ class Front:
             candidates.append((self.eager, {"budget_gib": gib, "compile": False, "beside": name}))
         if self.compiled is not None and not is_roomy:
             candidates.append((self.compiled, {"budget_gib": gib, "compile": True, "beside": name}))
-        entries: list[tuple[AbstractContextManager[Any], Samples]] = []
-        rows = []
+        rows: list[tuple[Any, dict[str, Any], Samples]] = []
         for pages, row in candidates:
             if (settled := self._settle(pages, gib, row)) is not None:
                 rows.append((pages, settled, Samples()))
-                entries.append((pages, rows[-1][2]))
             else:
                 yield row
-        for _ in range(self.repeats.rounds):
-            for context, taken in [(self.alternatives[name](), samples), *entries]:
-                with context:
-                    self.watch.time(self.network, taken, self.repeats.steps, self.repeats.warm)
+        theirs = Samples()
+        ours = [(partial(_itself, pages), taken) for pages, _, taken in rows]
+        take_turns(self.network, self.watch, self.repeats, [(self.alternatives[name], theirs), *ours])
+        samples.add(theirs)
         for pages, row, taken in rows:
             if expected and not row["compile"]:
                 with pages:
                     row["equal_bits"] = self._has_gradients(expected)
-            yield row | taken.row()
+            ratio, error = compared(theirs, taken)
+            yield row | taken.row() | {"times_as_fast": ratio, "error": error}
 
     def _settle(self, pages: Any, gib: float, row: dict[str, Any]) -> dict[str, Any] | None:
         """Trains until the plan for a budget is chosen; `row` with what is known of it. None, with the reason in `row`: refused."""
@@ -285,6 +218,11 @@ class Front:
         return row | samples.row() | {"passes": dict(pages.passes)}
 
 
+def _itself(pages: Any) -> Any:
+    """A with-block that is entered again and again."""
+    return pages
+
+
 def _cached_graphs() -> str:
     from torch._dynamo.utils import counters
 
@@ -313,6 +251,7 @@ def shown(row: dict[str, Any]) -> str:
     )
     if "predicted_ms" in row:
         text += f" (predicted {row['predicted_ms']:.1f} ms, {row['predicted_gib']:.2f} GiB; {row['variants']})"
+        text += f"; {row['times_as_fast']:.3f} +- {row['error']:.3f} times as fast"
         text += (
             f" prepared in {row['prepared_s']:.1f} s; whole {row['whole_share']}; bits {row['equal_bits']}; {row['warnings'] or ''}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -77,10 +78,11 @@ def test_a_function_in_a_file_is_a_network_too_and_anything_else_is_refused(tmp_
 
 def test_a_front_has_every_alternative_and_the_overlay_at_its_peak(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from overlay_cases.fronts import Front, Repeats
+    from overlay_cases.fronts import Front
+    from overlay_cases.turns import Repeats
 
     front = Front(next(iter(OTHERS)), (), with_cpu=True, device="cpu")
-    front.repeats = Repeats(rounds=1, steps=1, warm=0)
+    front.repeats = Repeats(rounds=1, seconds=0.0, steps=1, warm=0)
     front.prepare()
     *_, document = front.rows()
     assert [row["name"] for row in document["alternatives"]] == [
@@ -182,7 +184,47 @@ def test_the_table_of_any_networks_says_which_alternatives_are_faster_and_how_fa
         {"beside": "plain", "compile": False, "budget_gib": 1.0, "refused": "nothing fits"},
     ]
     text = " ".join(overlay_fronts_page.comparison([{"name": "mine", "alternatives": alternatives, "overlay": overlays}]))
-    assert "slower than 1 of 2 alternatives: torch.compile, budget 0.5 of mine (80.0 ms, the overlay 82.0)" in text
+    assert "slower than 1 of 2 alternatives: torch.compile, budget 0.5 of mine (80.0 ms, the overlay 82.0, the same code)" in text
     assert "above their budgets: mine at 8.10 GiB (8.20)" in text
     assert "In 2 comparisons both sides run the same code" in text
     assert "0.96 to 0.98 times as fast" in text
+
+
+def test_turns_go_on_until_a_difference_is_known_and_a_busy_host_does_not_decide() -> None:
+    from overlay_cases import turns
+
+    class Clock:
+        """Steps of two ways, the second 5 % faster; every third round the host is busy, for one of them or the other."""
+
+        def __init__(self) -> None:
+            self.round = 0
+
+        def time(self, network: object, samples: turns.Samples, steps: int, warm: int, *, of_host: bool) -> None:
+            base = 100.0 if samples is slow else 95.0
+            if samples is slow:
+                self.round += 1
+            is_busy = self.round % 3 == 0 and (self.round % 2 == 0) is (samples is slow)
+            samples.turns.append([base * (3.0 if is_busy else 1.0)] * steps)
+
+    slow, fast = turns.Samples(), turns.Samples()
+    ways = [(nullcontext, slow), (nullcontext, fast)]
+    turns.take_turns(None, Clock(), turns.Repeats(rounds=5, seconds=60.0), ways)  # type: ignore[arg-type]
+    ratio, error = turns.compared(slow, fast)
+    assert ratio == pytest.approx(100 / 95)
+    assert error <= turns.ERROR
+    assert len(slow.turns) == len(fast.turns) >= 5
+
+
+def test_turns_end_when_their_time_is_up() -> None:
+    from overlay_cases import turns
+
+    values = iter([100.0, 50.0, 100.0, 200.0, 100.0, 10.0])
+
+    class Clock:
+        def time(self, network: object, samples: turns.Samples, steps: int, warm: int, *, of_host: bool) -> None:
+            samples.turns.append([next(values)])
+
+    one, other = turns.Samples(), turns.Samples()
+    turns.take_turns(None, Clock(), turns.Repeats(rounds=3, seconds=0.0), [(nullcontext, one), (nullcontext, other)])  # type: ignore[arg-type]
+    assert turns.compared(one, other)[1] > turns.ERROR
+    assert len(one.turns) == 3
