@@ -393,7 +393,7 @@ def main() -> None:
         measure_models(arguments.out, request)
         arguments.table = arguments.out
     if arguments.table:
-        from overlay_cases.page import comparison
+        from overlay_cases.comparison import comparison
 
         print("\n".join(comparison(json.loads(arguments.table.read_text(encoding="utf-8"))["networks"])))
     if arguments.measure:

@@ -32,6 +32,8 @@ WORKERS = 3
 """Networks that have a process: the one that is measured, and those that are traced meanwhile."""
 MEASURING_CORES = 4
 """Cores that only the network that is measured runs on."""
+LARGE = ("llama-7b",)
+"""Networks of which one share is compiled at a time: four at once left another network's measurement without memory."""
 TICK_S, WRITE_S = 0.2, 5.0
 Order = dict[str, Any]
 
@@ -178,8 +180,8 @@ class Run:
     def step(self) -> None:
         self.fillers = [filler for filler in self.fillers if filler.process.poll() is None]
         tracing = sum(not worker.is_ready for worker in self.workers)
-        while self.orders and len(self.fillers) + tracing < len(self.cores.others):
-            order = self.orders.pop(0)
+        while len(self.fillers) + tracing < len(self.cores.others) and (order := self._next_order()) is not None:
+            self.orders.remove(order)
             self.fillers.append(Filler(order["spec"], start(order, self.cores.others)))
         busy = {filler.spec for filler in self.fillers} | {order["spec"] for order in self.orders}
         compiled = [spec for spec in self.waiting if spec not in busy]
@@ -195,6 +197,10 @@ class Run:
         if self.measured is None and ready:
             self.measured = ready[0]
             self.measured.go(sorted(busy | {worker.spec for worker in self.workers if not worker.is_ready}))
+
+    def _next_order(self) -> Order | None:
+        running = {filler.spec for filler in self.fillers}
+        return next((order for order in self.orders if order["spec"] not in LARGE or order["spec"] not in running), None)
 
     def _finish(self, worker: Worker) -> None:
         self.workers.remove(worker)

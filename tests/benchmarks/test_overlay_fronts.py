@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from overlay_cases import page as overlay_fronts_page
+from overlay_cases.comparison import comparison
 
 
 def test_the_page_and_its_figure_are_those_of_the_stored_measurements() -> None:
@@ -123,6 +124,22 @@ def test_caches_are_filled_with_every_share_of_blocks_and_the_asked_shares_of_th
     assert request.fillers_of("b") == []
 
 
+def test_large_networks_are_compiled_one_share_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from overlay_cases import workers
+
+    class Process:
+        def poll(self) -> None: ...
+
+    monkeypatch.setattr(workers, "start", lambda order, cores: Process())
+    request = workers.Request(specs=("llama-7b", "vit-l"), shares=(1.0,), compiled=(), to_cpu=())
+    orders = [*request.fillers_of("llama-7b"), *request.fillers_of("vit-l")]
+    cores = workers.Cores(measuring=(0,), others=tuple(range(6)))
+    run = workers.Run(request, tmp_path / "out.json", tmp_path, [], ["llama-7b", "vit-l"], cores=cores, orders=orders)
+    run.step()
+    assert [filler.spec for filler in run.fillers] == ["llama-7b", *["vit-l"] * 4]
+    assert [order["spec"] for order in run.orders] == ["llama-7b"] * 3
+
+
 def test_a_network_is_compiled_whole_and_block_by_block_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from overlay_cases import caches
@@ -183,7 +200,7 @@ def test_the_table_of_any_networks_says_which_alternatives_are_faster_and_how_fa
         {"beside": "torch.compile, budget 0.5", "ms": 82.0, "gib": 4.0, "budget_gib": 4.1, **whole},
         {"beside": "plain", "compile": False, "budget_gib": 1.0, "refused": "nothing fits"},
     ]
-    text = " ".join(overlay_fronts_page.comparison([{"name": "mine", "alternatives": alternatives, "overlay": overlays}]))
+    text = " ".join(comparison([{"name": "mine", "alternatives": alternatives, "overlay": overlays}]))
     assert "slower than 1 of 2 alternatives: torch.compile, budget 0.5 of mine (80.0 ms, the overlay 82.0, the same code)" in text
     assert "above their budgets: mine at 8.10 GiB (8.20)" in text
     assert "In 2 comparisons both sides run the same code" in text

@@ -469,6 +469,24 @@ def surveyed(kinds: list[list[tuple[int, int]]], peaks: list[int], more: list[in
     return plan_of(trials, {name: (name,) for name in names})
 
 
+@given(st.lists(st.tuples(st.floats(1.0, 9.0), st.floats(1.0, 9.0), st.floats(1.0, 9.0)), min_size=1, max_size=4))
+def test_where_everything_fits_the_plan_is_plain_training_whatever_the_host_did_to_the_survey(
+    times: list[tuple[float, float, float]],
+) -> None:
+    names = [f"layer {number}" for number in range(len(times))]
+
+    def trial(variant: int, held: int) -> Trial:
+        numbers = range(len(names))
+        seconds = {Segment("forward", call): times[call][variant] for call in numbers}
+        one = Measures(names, [()] * len(names), list(reversed(numbers)), seconds, {}, {}, dict.fromkeys(numbers, held))
+        return Trial(one, [one], frozenset(names), frozenset(names))
+
+    trials = {"checkpoint": trial(0, 0), "keep": trial(1, 9), "selective": trial(2, 4)}
+    plan = plan_of(trials, {name: (name,) for name in names})
+    plan.choose(as_needed, 10**6)
+    assert set(plan.variants.values()) == {"keep"}
+
+
 @given(measured())
 @settings(max_examples=40, deadline=None)
 def test_plans_fit_their_budget_and_more_memory_is_never_slower(drawn: Draw) -> None:

@@ -160,10 +160,27 @@ def test_rivals_close_to_the_fastest_run_again_and_the_best_time_counts() -> Non
     assert contest.queue == [SHARES[0], "blocks"]
     contest.score(0.94, 95)
     contest.score(0.99, 90)
+    assert contest.queue == [SHARES[0], "blocks"]
+    contest.score(0.97, 95)
+    contest.score(0.98, 90)
     assert not contest.queue
     assert contest.winner == SHARES[0]
-    assert contest.scores["blocks"] == Score(0.99, 90)
+    assert contest.scores["blocks"] == Score(0.98, 90)
     assert contest.scores[SHARES[0]] == Score(0.94, 95)
+
+
+def test_a_lucky_time_of_another_budget_does_not_win() -> None:
+    contest = Contest()
+    contest.begin(100, with_eager=False)
+    for seconds in (2.0, 1.0, 1.45, 1.4):  # the first share in a quiet minute
+        contest.score(seconds, 90)
+    contest.begin(95, with_eager=False)
+    assert contest.queue == ["blocks", *(SHARES[0], SHARES[2], SHARES[1])]
+    for seconds in (2.0, 1.5, 1.42, 1.6):
+        contest.score(seconds, 90)
+    while contest.queue:
+        contest.score({SHARES[0]: 1.5, SHARES[1]: 1.45, SHARES[2]: 1.42}[contest.rival], 90)  # type: ignore[index]
+    assert contest.winner == SHARES[2]
 
 
 def test_a_rival_that_nobody_comes_close_to_does_not_run_again() -> None:

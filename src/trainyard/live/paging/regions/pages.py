@@ -39,6 +39,8 @@ from trainyard.units import parse, show
 if TYPE_CHECKING:
     from trainyard.live.paging.report import Report
 
+TIMES = 2
+"""Survey passes that time a variant; a compiled one has another before them."""
 TIMED = 20
 """Passes of a plan whose time is measured."""
 CHECKED = (3, 32)
@@ -54,10 +56,10 @@ class _Progress:
 
     def __init__(self, ways: tuple[Variant, ...]) -> None:
         # The very first pass makes handles, kernels and, at its end, the optimizer's state: its memory is measured once more.
-        self.agenda: list[tuple[Variant, What]] = [(ways[0], "memory")]
-        for way in ways:  # the first timed pass of a compiled variant is the first in which most regions run it
-            self.agenda.append((way, "memory"))
-            self.agenda.extend([(way, "time")] * (3 if way.compiles else 2))
+        self.agenda: list[tuple[Variant, What]] = [(way, "memory") for way in (ways[0], *ways)]
+        for number in range(TIMES + 1):  # in turns: a host that is busy for a while slows all variants down
+            # The first timed pass of a compiled variant is the first in which most regions run it.
+            self.agenda.extend((way, "time") for way in ways if number < TIMES or way.compiles)
         self.trials = {way.name: Trial(compiles=way.compiles) for way in ways}
         self.surveys: list[tuple[str, Survey]] = []
         """Their events are read after the last pass: a device that the host has waited for starts idle, and seems slower."""

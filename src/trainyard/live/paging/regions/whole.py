@@ -3,10 +3,10 @@
 A compiler that sees the whole model fuses across the borders of blocks, and its host calls one function instead of many. Compiled
 blocks between others, in turn, can cost the host more than a survey of them shows. So after the plan has been followed for a few
 passes, which are timed, the plan without compiled blocks is, and then the model compiled with each share of its activations saved,
-the smallest share first. Those close to the fastest run again, in two more rounds. The fastest way that fits the budget stays:
-`compile=True` is not slower than without it, nor than `torch.compile` alone. The compiler says what it would save before anything
-runs: a share is not tried if that does not fit beside what the device holds before forward, or if its backward could exceed what
-the device has. One that takes more than the budget all the same is not taken.
+the smallest share first. Those close to the fastest run again, in up to three more rounds. The fastest way that fits the budget
+stays: `compile=True` is not slower than without it, nor than `torch.compile` alone. The compiler says what it would save before
+anything runs: a share is not tried if that does not fit beside what the device holds before forward, or if its backward could
+exceed what the device has. One that takes more than the budget all the same is not taken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARES = (0.2, 0.5, 1.0)
 """Shares of the activations that the model compiled as a whole may save: the smallest needs the least memory."""
 PASSES = 4
 """Passes of each rival in the first round, one fewer in the others. The first may compile or make room, and is not timed."""
-ROUNDS = (1.3, 1.1)
+ROUNDS = (1.3, 1.1, 1.1)
 """In each further round those run again that take no more than this factor of the least time."""
 PROMISING = 1.5
 """For another budget, the whole model runs again with the shares that take no more than this factor of the least time."""
@@ -60,9 +60,11 @@ class Score:
 class Contest:
     """The rivals of one signature: which of them is to run next, what they scored, and the fastest that fits.
 
-    Each runs in a first round. All that are close to the fastest run in a second, and the closest in a third; the best of a rival's
-    times counts. A host that other programs keep busy makes passes slow for some seconds, and seldom those of all rivals alike:
-    with one run of each, beside a busy host, a share of Swin's activations won that is a third slower than another one.
+    Each runs in a first round. All that are close to the fastest run in a second, and the closest in two more; the best of a
+    rival's times counts. A host that other programs keep busy makes passes slow for some seconds, and seldom those of all rivals
+    alike: with one run of each, beside a busy host, a share of Swin's activations won that is a third slower than another one.
+    Times that were measured for another budget only say what is worth running again: a lucky one, kept from a quieter minute, let
+    a share of the UNet's win that is slower than another.
     """
 
     def __init__(self) -> None:
@@ -72,11 +74,13 @@ class Contest:
         self.queue: list[Rival] = []
         self.budget = 0
         self._round = 0
+        self._run: set[Rival] = set()
+        """Rivals that have a score of this budget."""
 
     def begin(self, budget: int, *, with_eager: bool) -> None:
         """For another plan by blocks or another budget; scores of the whole model stay, and the promising ones run again."""
         self.scores = {rival: score for rival, score in self.scores.items() if not isinstance(rival, str)}
-        self.budget, self._round = budget, 0
+        self.budget, self._round, self._run = budget, 0, set()
         self.queue = ["blocks", *(["eager"] if with_eager else [])]  # type: ignore[list-item]
         self.queue += self._close(PROMISING)
         self.queue += [share for share in SHARES if share not in self.scores and self.needs.get(share, 0) <= budget]
@@ -95,7 +99,9 @@ class Contest:
         rival = self.queue.pop(0)
         before = self.scores.get(rival)
         if before is not None:
-            seconds, peak_bytes = min(seconds, before.seconds), max(peak_bytes, before.peak_bytes)
+            seconds = min(seconds, before.seconds) if rival in self._run else seconds
+            peak_bytes = max(peak_bytes, before.peak_bytes)
+        self._run.add(rival)
         self.scores[rival] = Score(seconds, peak_bytes)
         self._begin_round()
 
