@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mapping_cases import brute_force, cases
+from mapping_cases import brute_force, cases, ledger
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -39,10 +39,11 @@ Line = tuple[str, str, str, str]
 
 def sizes(quick: bool) -> dict[str, int]:
     if quick:
-        return {"by_room": 2, "products": 12, "small": 6, "convolutions": 2, "steps": 1, "pairs": 40, "speeds": 4}
+        return {"by_room": 2, "products": 12, "any_arrays": 12, "small": 6, "convolutions": 2, "steps": 1, "pairs": 40, "speeds": 4}
     return {
         "by_room": 30,
         "products": 1000,
+        "any_arrays": 1000,
         "small": 100,
         "convolutions": 40,
         "steps": len(cases.STEPS),
@@ -56,6 +57,7 @@ def asked(many: dict[str, int]) -> tuple[Json, dict[str, slice]]:
     groups = {
         "by_room": cases.by_room(many["by_room"]),
         "products": cases.products(many["products"]),
+        "any_arrays": cases.any_arrays(many["any_arrays"]),
         "small": cases.small(many["small"]),
         "convolutions": cases.convolutions(many["convolutions"]),
         "named": [cases.NAMED],
@@ -183,6 +185,7 @@ class Comparison:
     def products(self) -> Iterator[Line]:
         for name, what in (
             ("products", "random products, any room and bandwidth"),
+            ("any_arrays", "random products on arrays with any sides"),
             ("small", "small products, every size of a tile tried"),
             ("convolutions", "products of random convolutions, not unfolded"),
         ):
@@ -361,7 +364,7 @@ model, written apart from it. "The least" is the best of these; equal time is wi
     ).stdout.strip()
     said = f"\nNow is commit `{now}`" + (f", before is `{before}`, both measured in one run.\n" if before else ".\n")
     table = ["", "| measured | before | now | bound |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), ""]
-    return head + said + "\n".join(table)
+    return head + said + "\n".join(table) + "\n" + ledger.section()
 
 
 if __name__ == "__main__":

@@ -62,6 +62,21 @@ def products(many: int, seed: int = 20) -> list[Case]:
     return drawn
 
 
+def any_arrays(many: int, seed: int = 24) -> list[Case]:
+    """The same on arrays whose sides are no round numbers."""
+    source, drawn = random.Random(seed), []
+    for _ in range(many):
+        rows, columns = (int(_log(source, 3, 200)) for _ in range(2))
+        array = {"rows": rows, "columns": columns, "dataflow": source.choice(DATAFLOWS)}
+        element_bytes = source.choice((1, 2, 4))
+        drawn.append({
+            "dims": [int(_log(source, 1, 1200)) for _ in range(3)], "element_bytes": element_bytes, "array": array,
+            "room": max(64.0, _room(array, element_bytes, _log(source, 0.05, 64))), "speed": round(_log(source, 1, 256), 2),
+            "latency": source.choice((0, 100)),
+        })  # fmt: skip
+    return drawn
+
+
 def small(many: int, seed: int = 23) -> list[Case]:
     """Products so small that every size of a tile can be tried."""
     source, drawn = random.Random(seed), []

@@ -23,6 +23,8 @@ FRONT, ENTRY = 16, 9
 columns of one: value, bytes, cycles, m, n, k, order, keep, joules."""
 AROUND = 6
 """Steps along k to each side, a quarter of the size together, in which a fabric's folds are filled."""
+FEW_TILES = 6
+"""Up to so many tiles along an axis the next multiples of a fold are tried as well: they may leave a much smaller last tile."""
 FINEST = 256
 """The last step moves sizes by no less than this part of them."""
 
@@ -161,11 +163,14 @@ def polish(
         for axis in range(3):
             if fixed[axis] > 0 or dims[axis] <= ALL_BELOW:
                 continue
-            stride = int(max(1, sizes[axis] * (CLOSEST - 1.0)))
+            few = goal == 0 and forms[0, 7] == 0 and sizes[axis] < dims[axis] <= FEW_TILES * sizes[axis]
+            stride, fold = int(max(1, sizes[axis] * (CLOSEST - 1.0))), forms[0, axis] if few else 0
             while stride >= max(1, sizes[axis] // FINEST):
                 better, crowded = False, False
                 for turn in range(4):  # larger, smaller, and larger with one of the two other axes cut into more tiles
                     size = sizes[axis] - stride if turn == 1 else sizes[axis] + stride
+                    if fold > 1:  # first to the next multiples of a fold
+                        size = (sizes[axis] - 1) // fold * fold if turn == 1 else (sizes[axis] // fold + 1) * fold
                     if size < 1 or size > dims[axis] or (turn > 1 and (goal > 0 or not crowded)):
                         continue
                     more = (axis + turn - 1) % 3 if turn > 1 else -1
@@ -205,7 +210,7 @@ def polish(
                         entries = offer(front, entries, now, moved, spent, cycles, tile, order, keep, band, tolerance)
                         break
                 if not better:
-                    stride //= 2
+                    stride, fold = stride // (1 if fold > 1 else 2), 0
     return entries
 
 

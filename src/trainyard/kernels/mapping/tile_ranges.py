@@ -33,7 +33,7 @@ from trainyard.kernels.mapping.tile_search import (
     search_tile,
     write_choice,
 )
-from trainyard.kernels.mapping.tile_sizes import most_sizes, useful_sizes
+from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, SMALL, most_sizes, useful_sizes
 from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds
 
 LISTED = ENTRY + 4 + PRICES
@@ -65,17 +65,19 @@ def best_at(
     cell, whole, totals = np.empty((KNOWN_ROWS, 3)), np.empty(3, np.int64), np.empty(6)
     scratch = Scratch(room, spans, kinds, cell, rows, ends, pace, turns, whole, totals)
     for product in range(products):
+        m, n, k = dims[product, 0], dims[product, 1], dims[product, 2]
+        small = min(m, n, k) <= ALL_BELOW and float(m) * n * k <= SMALL
         for axis in range(3):
             extent = dims[product, axis]
             if fixed[product, axis] > 0:
                 sizes[axis, 0], lengths[axis] = min(fixed[product, axis], extent), 1
                 continue
-            slot = 0
-            while slot < KNOWN - 1 and known[axis, slot] != extent and known[axis, slot] != 0:
+            slot, asked = 0, -extent if small else extent
+            while slot < KNOWN - 1 and known[axis, slot] != asked and known[axis, slot] != 0:
                 slot += 1
-            if known[axis, slot] != extent:
-                known[axis, slot] = extent
-                places[axis, slot] = useful_sizes(extent, folds[axis], fine, menus[axis, slot])
+            if known[axis, slot] != asked:
+                known[axis, slot] = asked
+                places[axis, slot] = useful_sizes(extent, folds[axis], fine or small, menus[axis, slot])
             lengths[axis] = places[axis, slot]
             for index in range(lengths[axis]):
                 sizes[axis, index] = menus[axis, slot, index]

@@ -3,8 +3,8 @@
 A dimension of D elements in c tiles needs tiles of ceil(D / c), its near-divisors: a larger tile of the same count moves the same
 bytes and takes more room. Beside each of them stand the next multiple of what the array takes at once (a fold), and the smallest
 size that leaves one fold less to the last tile. Where there are few tiles, a large first and a small last one may overlap better
-with the DRAM: sizes in between are tried, too. Short dimensions have all sizes. Near-divisors that differ by less than 5 % are
-thinned; the search fills the gaps around its best tiles (`tile_search`).
+with the DRAM: sizes in between are tried, too. Short dimensions have all sizes, small products more than others.
+Near-divisors that differ by less than 5 % are thinned; the search fills the gaps around its best tiles (`tile_search`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ last tile is then smaller."""
 ALL_BELOW = 32
 """Dimensions up to this long have every size."""
 FINE, FINE_CLOSEST = 8, 1.02
-"""Where sizes in between are not tried after the search, so many counts of tiles have so many larger sizes, and near-divisors that
-differ by less than the second number are thinned."""
+"""Where sizes in between are not tried after the search, and in small products, so many counts of tiles have so many larger sizes,
+and near-divisors that differ by less than the second number are thinned."""
+SMALL = 2.0**20
+"""Multiplications of a small product, which has a short axis (ALL_BELOW) too: the first load and the last store weigh most there,
+and a search has little to do."""
 DENSE_BELOW = 16
 """Near-divisors up to this size are not thinned."""
 CLOSEST = 1.05
