@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle, pairwise, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import trainyard as ty
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, UnknownName
 from trainyard.live.paging.regions import planning
 from trainyard.live.paging.regions.finding import regions_of
-from trainyard.live.paging.regions.pages import state_bytes
+from trainyard.live.paging.regions.pages import RegionPages, state_bytes
 from trainyard.live.paging.regions.planning import Cost, RegionPlan, Trial, plan_of, transients_of, worth_having
 from trainyard.live.paging.regions.survey import Measures, Segment
+from trainyard.live.paging.regions.whole import SHARES
 from trainyard.mapping.overlay.policy import Choice, Problem, used_bytes, with_cost
 from trainyard.mapping.overlay.search import as_needed
 
@@ -571,3 +574,36 @@ def test_a_variant_that_keeps_the_host_busy_for_longer_than_the_device_costs_the
     assert planning.mean_seconds([measures], ["a", "b"]) == 4.5
     assert planning.mean_seconds([replace(measures, host_seconds={})], ["a", "b"]) == 3.0
     assert planning.mean_seconds([measures], ["c"]) is None
+
+
+def test_names_of_units_and_compilers_are_checked_and_options_of_tensors_are_refused_for_blocks(tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16) for _ in range(2)))
+    with pytest.raises(UnknownName, match=r"unknown unit 'block': did you mean 'blocks'\?"):
+        ty.live.overlay(model, "1 GB", unit="block")  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match=r"unknown compiler 'inductr': did you mean 'inductor'\?"):
+        ty.live.overlay(model, "1 GB", unit="blocks", compile="inductr")  # type: ignore[arg-type]
+    for options in ({"store": "disk"}, {"directory": tmp_path}, {"smallest": "1 MB"}):
+        with pytest.raises(BadInput, match="are for unit='tensors'"):
+            ty.live.overlay(model, "1 GB", unit="blocks", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow  # a C++ compiler is busy for half a minute
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_calls_written_in_cpp_give_the_gradients_of_plain_training(recwarn: pytest.WarningsRecorder) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2)))
+    x = torch.randn(4, 3, 8)
+    model(x).square().sum().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="inductor_cpp")
+    assert isinstance(pages, RegionPages)
+    with pages:
+        for step in range(60):
+            model.zero_grad()
+            model(x).square().sum().backward()
+            for parameter, gradient in zip(model.parameters(), expected, strict=True):
+                torch.testing.assert_close(parameter.grad, gradient, msg=f"step {step}")
+            if pages.is_settled:
+                break
+        assert {"blocks", *(f"whole {share}" for share in SHARES)} <= set(pages.rivals)
+    assert not [note for note in recwarn if "cannot be compiled" in str(note.message)]

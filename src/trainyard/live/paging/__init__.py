@@ -21,18 +21,18 @@ from __future__ import annotations
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import nn
 from torch.optim import Optimizer
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, UnknownName
 from trainyard.live.paging.optimizer import PagedOptimizer, paged_optimizer
 from trainyard.live.paging.pages import Pages
 from trainyard.live.paging.planning import Policy
 from trainyard.live.paging.regions.finding import regions_of
 from trainyard.live.paging.regions.pages import RegionPages, state_bytes
-from trainyard.live.paging.regions.variants import CompilerName
+from trainyard.live.paging.regions.variants import COMPILERS, CompilerName
 from trainyard.live.paging.report import LayerBytes, Report
 from trainyard.live.paging.stores import StoreName, open_store
 from trainyard.mapping.overlay.search import as_needed
@@ -40,6 +40,8 @@ from trainyard.units import parse
 
 __all__ = ["LayerBytes", "PagedOptimizer", "Pages", "RegionPages", "Report", "overlay", "paged_optimizer"]
 
+Unit = Literal["auto", "blocks", "tensors"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 SMALLEST_BYTES = {"cuda": 1 << 20, "cpu": 1 << 12}
 
 
@@ -51,7 +53,7 @@ def overlay(
     smallest: str | float | None = None,
     directory: str | PathLike[str] | None = None,
     policy: Policy = as_needed,
-    unit: Literal["auto", "blocks", "tensors"] = "auto",
+    unit: Unit = "auto",
     compile: bool | CompilerName = False,
     optimizer: Optimizer | None = None,
 ) -> Pages | RegionPages:
@@ -68,7 +70,8 @@ def overlay(
     least possible is refused at the end of the first backward, with the least possible one; `optimizer` adds the state that its
     first step will make. `compile=True` lets `torch.compile` make further variants, which are faster and save less, and compares
     the plan with the whole model compiled; they round differently from eager training, whereas everything else gives its gradients
-    bit for bit.
+    bit for bit. `compile="inductor_cpp"` has their calls written in C++, which needs a C++ compiler and minutes more: for models
+    whose kernels are so short that the host sets the pace.
 
     Tensors: the first passes are slow, since they are recorded; one that takes more than the budget after all makes its plan
     tighter. A budget below the least possible is refused at the end of the first backward. `store` is "pinned" (page-locked host
@@ -83,6 +86,9 @@ def overlay(
     >>> pages.plan.choice.peak_bytes <= 200_000, pages.peak_bytes <= 200_000
     (True, True)
     """
+    for kind, given, known in (("unit", unit, UNITS), ("compiler", compile, (False, True, *COMPILERS))):
+        if given not in known:
+            raise UnknownName(kind, str(given), [str(name) for name in known])
     size = int(parse(budget, "B", "budget"))
     if size <= 0:
         raise BadInput(f"budget must be some bytes, got {budget!r}: write it like '4 GB'")
@@ -94,9 +100,14 @@ def overlay(
     regions = regions_of(model) if unit == "blocks" or (unit == "auto" and device.type == "cuda") else []
     if unit == "blocks" and not regions:
         raise BadInput(f"{type(model).__name__} has no stack of like blocks: write unit='tensors'")
+    for_tensors = directory is not None or smallest is not None or store != "pinned"
+    if unit == "blocks" and for_tensors:
+        raise BadInput(
+            "store=, directory= and smallest= are for unit='tensors': blocks are kept or recomputed, and nothing is sent"
+        )
     if compile and not regions:
         raise BadInput(f"compile= is for unit='blocks', and {type(model).__name__} has no blocks here: write unit='tensors'")
-    if regions and directory is None and smallest is None and store == "pinned":
+    if regions and not for_tensors:
         return RegionPages(
             model,
             regions,

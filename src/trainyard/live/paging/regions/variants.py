@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from types import CodeType, FunctionType, MethodType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -23,7 +24,9 @@ from torch import nn
 from trainyard.live.paging.regions.checkpointing import checkpoint, selective
 
 Call = Callable[..., Any]
-CompilerName = Literal["inductor", "aot_eager"]
+CompilerName = Literal["inductor", "inductor_cpp", "aot_eager"]
+COMPILERS: tuple[CompilerName, ...] = get_args(CompilerName)
+"""`inductor_cpp` is inductor with the calls of a graph written in C++ instead of Python; `aot_eager` generates no code."""
 SHARES = (1.0, 0.5, 0.2, 0.0)
 """Shares of a region's activations that compiled variants may save."""
 RECOMPILATIONS = 256
@@ -64,8 +67,10 @@ def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None
         options: dict[str, Any] = {"activation_memory_budget": share}
         if admit is not None:  # code from that cache is not announced; what is inside of a graph is still cached
             options["enable_autograd_cache"] = False
-        with config.patch(options):
-            if compiler == "inductor":
+        if compiler == "inductor_cpp":  # backward is compiled with forward: later on, the setting below would be gone
+            options["force_non_lazy_backward_lowering"] = True
+        with config.patch(options), _calls_in_cpp() if compiler == "inductor_cpp" else nullcontext():
+            if compiler != "aot_eager":
                 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
                 def compile_graph(module: Any, example: Sequence[Any], **options: Any) -> Any:
@@ -94,6 +99,12 @@ def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None
             return keep_graph(graph, inputs)
 
     return backend
+
+
+def _calls_in_cpp() -> AbstractContextManager[Any]:
+    from torch._inductor import config
+
+    return config.patch(cpp_wrapper=True)  # type: ignore[no-any-return]
 
 
 def _result_bytes(module: Any) -> int:
