@@ -362,6 +362,7 @@ def main() -> None:
     parser.add_argument("--compiled-first", nargs="*", default=["unet", "swin-b"], help="those that take the longest to compile")
     parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.5, 0.2], help="of activations that compiled models save")
     parser.add_argument("--save-on-cpu", nargs="+", default=["vit-l", "llama-1b", "convnext-b"], help="run with save_on_cpu, too")
+    parser.add_argument("--compiler", choices=("inductor", "inductor_cpp"), default="inductor", help="of the overlay in --models")
     parser.add_argument("--worker", help="the order of one process of --models")
     arguments = parser.parse_args()
     if arguments.check:
@@ -388,6 +389,7 @@ def main() -> None:
             compiled_first=tuple(arguments.compiled_first),
             to_cpu=tuple(arguments.save_on_cpu),
             device=arguments.device,
+            compiler=arguments.compiler,
             seconds=arguments.seconds,
         )
         measure_models(arguments.out, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from overlay_gpu import PRODUCTS
@@ -12,6 +12,8 @@ from overlay_gpu import PRODUCTS
 from overlay_cases.networks import Network
 
 Alternative = Callable[[], AbstractContextManager[Any]]
+Compiled = Callable[[float], Any]
+"""The whole model, compiled with a share of its activations saved."""
 
 
 @contextmanager
@@ -61,17 +63,28 @@ def selective_checkpointing(network: Network) -> Iterator[None]:
 
 
 @contextmanager
-def compiled_whole(pages: Any, share: float) -> Iterator[None]:
-    """The whole model compiled with this share of its activations saved, as `torch.compile(model)` has it under that budget.
-
-    It is compiled once, by the overlay that is compared with it (`pages`, precompiled), and runs without the overlay here.
-    """
-    with replaced([pages.model], lambda forward: pages.whole_model(share)):
+def compiled_whole(network: Network, share: float, compiled: Compiled) -> Iterator[None]:
+    """The whole model compiled with this share of its activations saved, as `torch.compile(model)` has it under that budget."""
+    with replaced([network.model], lambda forward: compiled(share)):
         yield
 
 
-def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, pages: Any) -> dict[str, Alternative]:
-    """Contexts by name. A share of 0.5 is named "torch.compile, budget 0.5", and is run with the code that `pages` compiles."""
+def compiled_alone(network: Network) -> Compiled:
+    """Compiles the model as `torch.compile(model)` does, each share once."""
+    import torch
+
+    from trainyard.live.paging.regions.variants import backend_of, own_code
+
+    @cache
+    def compiled(share: float) -> Any:
+        own = own_code(network.model.forward, ("alone", share))
+        return torch.compile(own, backend=backend_of(share, "inductor"), dynamic=False)
+
+    return compiled
+
+
+def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, compiled: Compiled) -> dict[str, Alternative]:
+    """Contexts by name. A share of 0.5 is named "torch.compile, budget 0.5", and runs what `compiled` returns for it."""
     import torch
 
     contexts: dict[str, Alternative] = {
@@ -82,5 +95,5 @@ def alternatives(network: Network, shares: Sequence[float], with_cpu: bool, page
     if with_cpu:
         contexts["save_on_cpu"] = partial(torch.autograd.graph.save_on_cpu, pin_memory=torch.cuda.is_available())
     for share in shares:
-        contexts[f"torch.compile, budget {share}"] = partial(compiled_whole, pages, share)
+        contexts[f"torch.compile, budget {share}"] = partial(compiled_whole, network, share, compiled)
     return contexts

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from overlay_gpu import say
 
 from overlay_cases.alternatives import replaced
 from overlay_cases.networks import Network
 from overlay_cases.others import network_of
+
+if TYPE_CHECKING:
+    from trainyard.live.paging.regions.variants import CompilerName
 
 Backend = Callable[[Any, Any], Any]
 
@@ -63,7 +66,7 @@ def compile_modules(network: Network, modules: Sequence[tuple[Any, tuple[Any, ..
 
 
 def fill_caches(
-    spec: str, share: float, *, whole: bool, device: str = "cuda", compiler: Literal["inductor", "aot_eager"] = "inductor"
+    spec: str, share: float, *, whole: bool, blocks: bool = True, device: str = "cuda", compiler: CompilerName = "inductor"
 ) -> None:
     """Compiles a network's blocks for one share of activations, and with `whole` the network as a whole."""
     import torch
@@ -79,5 +82,6 @@ def fill_caches(
     if whole:
         compile_modules(network, [(network.model, ("whole",))], backend)
         say(f"{spec}: {share} of the whole compiled after {time.perf_counter() - begun:.0f} s")
-    compile_modules(network, [(region.module, region.kind) for region in regions_of(network.model)], backend)
-    say(f"{spec}: {share} of its blocks compiled after {time.perf_counter() - begun:.0f} s")
+    if blocks:
+        compile_modules(network, [(region.module, region.kind) for region in regions_of(network.model)], backend)
+        say(f"{spec}: {share} of its blocks compiled after {time.perf_counter() - begun:.0f} s")

@@ -14,14 +14,17 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overlay_gpu import GIB, say
 
-from overlay_cases.alternatives import Alternative, alternatives
+from overlay_cases.alternatives import Alternative, alternatives, compiled_alone
 from overlay_cases.networks import Network
 from overlay_cases.others import network_of
 from overlay_cases.turns import Repeats, Samples, Stopwatch, compared, take_turns
+
+if TYPE_CHECKING:
+    from trainyard.live.paging.regions.variants import CompilerName
 
 TOLERANCE = 1.01
 """Of an alternative's peak, which the overlay may take."""
@@ -39,7 +42,9 @@ REPEATS = {"llama-7b": Repeats(rounds=3, seconds=12.0)}
 class Front:
     """One network, its alternatives and its overlays."""
 
-    def __init__(self, spec: str, shares: Sequence[float], with_cpu: bool, device: str = "cuda") -> None:
+    def __init__(
+        self, spec: str, shares: Sequence[float], with_cpu: bool, device: str = "cuda", compiler: CompilerName = "inductor"
+    ) -> None:
         import torch
 
         import trainyard as ty
@@ -50,10 +55,11 @@ class Front:
         self.network = network_of(spec, device)
         self.repeats = REPEATS.get(spec, Repeats())
         self.watch = Stopwatch(device)
-        compiler = "inductor" if device == "cuda" else "aot_eager"
+        self.compiler: CompilerName = compiler if device == "cuda" else "aot_eager"
         self.eager = ty.live.overlay(self.network.model, 1, unit="blocks")
-        self.compiled = ty.live.overlay(self.network.model, 1, unit="blocks", compile=compiler) if shares else None  # type: ignore[arg-type]
-        self.alternatives = alternatives(self.network, shares, with_cpu, self.compiled)
+        self.compiled = ty.live.overlay(self.network.model, 1, unit="blocks", compile=self.compiler) if shares else None
+        compiled = compiled_alone(self.network) if compiler == "inductor_cpp" else self._compiled_by_overlay
+        self.alternatives = alternatives(self.network, shares, with_cpu, compiled)
         self.document: dict[str, Any] = {"name": spec, "alternatives": [], "overlay": []}
 
     def prepare(self) -> None:
@@ -62,8 +68,16 @@ class Front:
         if self.compiled is not None:
             with self.compiled:
                 self.compiled.precompile(self._try_step)
+            for share in self.shares if self.compiler == "inductor_cpp" else ():
+                with self.alternatives[f"torch.compile, budget {share}"]():
+                    self._try_step()
         self.document["compiled_s"] = time.perf_counter() - begun
         say(f"{self.spec}: compiled in {self.document['compiled_s']:.0f} s, {_cached_graphs()}")
+
+    def _compiled_by_overlay(self, share: float) -> Any:
+        """The code that the overlay has compiled is the alternative's as well: nothing is compiled twice."""
+        assert self.compiled is not None
+        return self.compiled.whole_model(share)
 
     def _try_step(self) -> None:
         """A step, again and again while other processes hold the memory that it needs."""
@@ -162,7 +176,7 @@ class Front:
         if "compile" not in name:
             candidates.append((self.eager, {"budget_gib": gib, "compile": False, "beside": name}))
         if self.compiled is not None and not is_roomy:
-            candidates.append((self.compiled, {"budget_gib": gib, "compile": True, "beside": name}))
+            candidates.append((self.compiled, {"budget_gib": gib, "compile": True, "beside": name, "compiler": self.compiler}))
         rows: list[tuple[Any, dict[str, Any], Samples]] = []
         for pages, row in candidates:
             if (settled := self._settle(pages, gib, row)) is not None:

@@ -50,6 +50,8 @@ class Request:
     compiled_first: tuple[str, ...] = ()
     """Networks that take the longest to compile."""
     device: str = "cuda"
+    compiler: str = "inductor"
+    """Of the overlay; `torch.compile` has its own."""
     seconds: float = 600.0
 
     def shares_of(self, spec: str) -> list[float]:
@@ -61,7 +63,13 @@ class Request:
 
         shares = self.shares_of(spec) if self.device == "cuda" else []
         every = sorted({*shares, *SHARES}, reverse=True) if shares else []
-        return [{"spec": spec, "fill": share, "whole": share in shares} for share in every]
+        orders: list[Order] = [
+            {"spec": spec, "fill": share, "whole": share in shares, "blocks": True, "compiler": self.compiler} for share in every
+        ]
+        if self.compiler == "inductor":
+            return orders
+        alone = {"spec": spec, "whole": True, "blocks": False, "compiler": "inductor"}
+        return [*orders, *(alone | {"fill": share} for share in shares)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +95,9 @@ def move_to(cores: Iterable[int]) -> None:
 def work(order: Order) -> None:
     """The life of one process: its order is to compile one share of a network, or to measure a network."""
     if "fill" in order:
-        fill_caches(order["spec"], order["fill"], whole=order["whole"])
+        fill_caches(order["spec"], order["fill"], whole=order["whole"], blocks=order["blocks"], compiler=order["compiler"])
         return
-    front = Front(order["spec"], order["shares"], order["with_cpu"], order["device"])
+    front = Front(order["spec"], order["shares"], order["with_cpu"], order["device"], order["compiler"])
     front.prepare()
     folder, number = Path(order["folder"]), order["number"]
     (folder / f"{number}.ready").touch()
@@ -125,6 +133,7 @@ class Worker:
             "shares": request.shares_of(spec),
             "with_cpu": spec in request.to_cpu,
             "device": request.device,
+            "compiler": request.compiler,
             "cores": cores.measuring,
         }
         self.process = start(order, cores.others)
