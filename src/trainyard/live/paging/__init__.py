@@ -86,9 +86,7 @@ def overlay(
     >>> pages.plan.choice.peak_bytes <= 200_000, pages.peak_bytes <= 200_000
     (True, True)
     """
-    for kind, given, known in (("unit", unit, UNITS), ("compiler", compile, (False, True, *COMPILERS))):
-        if given not in known:
-            raise UnknownName(kind, str(given), [str(name) for name in known])
+    _check_names(unit, compile)
     size = int(parse(budget, "B", "budget"))
     if size <= 0:
         raise BadInput(f"budget must be some bytes, got {budget!r}: write it like '4 GB'")
@@ -127,3 +125,9 @@ def overlay(
         smallest=smallest_bytes,
         policy=policy,
     )
+
+
+def _check_names(unit: str, compile: bool | str) -> None:
+    for kind, given, known in (("unit", unit, UNITS), ("compiler", compile, (False, True, *COMPILERS))):
+        if given not in known:
+            raise UnknownName(kind, str(given), [str(name) for name in known])
