@@ -74,9 +74,18 @@ def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Visit]:
 
 CASES = [(DESK, "dark", name) for name in ("compare", "tensordash", "sigma", "ledger")]
 CASES += [(PHONE, "light", name) for name in ("run", "compare", "tensordash", "sigma", "igo", "ledger")]
+SEEN_ELSEWHERE = {(DESK, "sigma"), (DESK, "ledger"), (PHONE, "tensordash"), (PHONE, "igo")}
+"""Pages of which the quick tier sees the other width, or another one like them."""
 
 
-@pytest.mark.parametrize(("visit", "name"), [((width, scheme), name) for width, scheme, name in CASES], indirect=["visit"])
+@pytest.mark.parametrize(
+    ("visit", "name"),
+    [
+        pytest.param((width, scheme), name, marks=[pytest.mark.slow] if (width, name) in SEEN_ELSEWHERE else [])
+        for width, scheme, name in CASES
+    ],
+    indirect=["visit"],
+)
 def test_a_report_fits_the_screen(visit: Visit, pages: dict[str, Path], name: str) -> None:
     page = visit.page
     page.goto(pages[name].as_uri())

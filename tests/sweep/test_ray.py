@@ -64,6 +64,7 @@ class Killing(Materials):
         return Materials.run(self, point)
 
 
+@pytest.mark.slow  # local executors have the same test in the quick tier
 @pytest.mark.timeout(240)
 def test_a_point_that_kills_its_process_is_recorded_and_the_others_are_run(address: str) -> None:
     from trainyard.sweep.on_ray import Cluster
