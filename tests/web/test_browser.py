@@ -320,7 +320,13 @@ NESTED = "mcdla-b(device=npu(array=tensordash,order=interleaved))"
 
 
 @pytest.mark.parametrize(
-    "view", [f"compare&workload=linear&on=npu&on={NESTED}&run=1", "whatif", "papers&paper=igo", "sweeps&store=small.store"]
+    "view",
+    [
+        f"compare&workload=linear&on=npu&on={NESTED}&run=1",
+        "whatif",
+        pytest.param("papers&paper=igo", marks=pytest.mark.slow),
+        "sweeps&store=small.store",
+    ],
 )
 def test_every_control_has_a_name_and_nothing_overflows(visit: Visit, view: str) -> None:
     page = visit.page

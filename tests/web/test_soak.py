@@ -81,6 +81,7 @@ def settled(client: Any) -> None:
     assert client.get(f"/api/jobs/{job['id']}", params={"wait": 20}).json()["state"] == "done"
 
 
+@pytest.mark.slow
 def test_a_soak_leaves_everything_flat(served: Any) -> None:
     requests, grown = soaked(served, seconds=2.0, warm_up=3, cancels=False)
     assert requests > 50
