@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 Case = dict[str, Any]
@@ -30,6 +31,11 @@ def _array(source: random.Random) -> Case:
     }
 
 
+def _any_array(source: random.Random) -> Case:
+    rows, columns = (int(_log(source, 3, 200)) for _ in range(2))
+    return {"rows": rows, "columns": columns, "dataflow": source.choice(DATAFLOWS)}
+
+
 def _room(array: Case, element_bytes: int, triples: float) -> float:
     m, n, k = granule(array)
     return triples * ((m * k + k * n) * element_bytes + 4 * m * n)
@@ -49,11 +55,11 @@ def by_room(each: int, seed: int = 19) -> list[Case]:
     return drawn
 
 
-def products(many: int, seed: int = 20) -> list[Case]:
+def products(many: int, seed: int = 20, array_of: Callable[[random.Random], Case] = _array) -> list[Case]:
     """Products of any shape on machines of any size: rooms below one array tile, and DRAM from slow to fast."""
     source, drawn = random.Random(seed), []
     while len(drawn) < many:
-        array, element_bytes = _array(source), source.choice((1, 2, 4))
+        array, element_bytes = array_of(source), source.choice((1, 2, 4))
         drawn.append({
             "dims": [int(_log(source, 1, 1200)) for _ in range(3)], "element_bytes": element_bytes, "array": array,
             "room": max(64.0, _room(array, element_bytes, _log(source, 0.05, 64))), "speed": round(_log(source, 1, 256), 2),
@@ -64,17 +70,7 @@ def products(many: int, seed: int = 20) -> list[Case]:
 
 def any_arrays(many: int, seed: int = 24) -> list[Case]:
     """The same on arrays whose sides are no round numbers."""
-    source, drawn = random.Random(seed), []
-    for _ in range(many):
-        rows, columns = (int(_log(source, 3, 200)) for _ in range(2))
-        array = {"rows": rows, "columns": columns, "dataflow": source.choice(DATAFLOWS)}
-        element_bytes = source.choice((1, 2, 4))
-        drawn.append({
-            "dims": [int(_log(source, 1, 1200)) for _ in range(3)], "element_bytes": element_bytes, "array": array,
-            "room": max(64.0, _room(array, element_bytes, _log(source, 0.05, 64))), "speed": round(_log(source, 1, 256), 2),
-            "latency": source.choice((0, 100)),
-        })  # fmt: skip
-    return drawn
+    return products(many, seed, _any_array)
 
 
 def small(many: int, seed: int = 23) -> list[Case]:

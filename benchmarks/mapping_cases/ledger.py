@@ -93,8 +93,16 @@ def moved(stage: Stage) -> dict[str, tuple[str, str]]:
     return {claim: (before[claim], ours) for claim, ours in after.items() if claim in before and before[claim] != ours}
 
 
+def is_known(commit: str) -> bool:
+    """Whether this clone has the commit: a shallow one may not."""
+    asked = ["git", "-C", ROOT, "cat-file", "-e", f"{commit}^{{commit}}"]
+    return not commit or subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
 def section() -> str:
     lines = ["## Rows of the ledger that moved with the search", ""]
+    if not all(is_known(commit) for stage in STAGES for commit in (stage.before, stage.after)):
+        return "\n".join([*lines, "This clone lacks the commits that they are read from: `git fetch --unshallow`.", ""])
     for number, stage in enumerate(STAGES):
         rows = moved(stage)
         shown = {claim: row for claim, row in rows.items() if not number or change(*row) > LARGE}

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
+AT_ITS_PEAK = 1.05
+"""Of an alternative's peak, up to which a budget counts as that: it is 1.01 of the first measurement of it."""
 
 
 def comparison(networks: Sequence[Row]) -> list[str]:
@@ -21,7 +23,7 @@ def comparison(networks: Sequence[Row]) -> list[str]:
         beside = [one for one in network["overlay"] if one["beside"] == row["name"] and "ms" in one]
         cells = [ratio(row, next((one for one in beside[::-1] if one["compile"] is compile), None)) for compile in (False, True)]
         lines.append(f"| {network['name']} | {row['name']} | {row['gib']:.2f} | {row['ms']:.1f} | {' | '.join(cells)} |")
-    slower = [text for network in networks for text in slower_rows(network, lambda row, other: other["beside"] == row["name"])]
+    slower = [text for network in networks for text in slower_rows(network, took_turns)]
     over = [
         f"{network['name']} at {row['budget_gib']:.2f} GiB ({row['gib']:.2f})"
         for network in networks
@@ -57,7 +59,7 @@ def surely_slower(networks: Sequence[Row]) -> str:
         (row, best)
         for network in networks
         for row in network["alternatives"]
-        if (best := best_beside(network, row)) is not None and "error" in best
+        if (best := best_of(network, row, took_turns)) is not None and "error" in best
     ]
     slower = [(row, best) for row, best in rows if 1.02 * times_as_fast(row, best) < 1]
     sure = [pair for pair in slower if 1.02 * (times_as_fast(*pair) + 2 * pair[1]["error"]) < 1]
@@ -70,21 +72,28 @@ def surely_slower(networks: Sequence[Row]) -> str:
     )
 
 
-def slower_rows(network: Row, is_comparable: Callable[[Row, Row], bool]) -> list[str]:
+Comparable = Callable[[Row, Row], bool]
+
+
+def took_turns(row: Row, other: Row) -> bool:
+    """Whether an overlay was measured beside an alternative, at its peak: the one with room to spare is another question."""
+    return bool(other.get("beside") == row["name"] and other["budget_gib"] <= AT_ITS_PEAK * row["gib"])
+
+
+def slower_rows(network: Row, is_comparable: Comparable) -> list[str]:
     """Alternatives that the better overlay is more than 2 % slower than."""
     rows = []
     for row in network["alternatives"]:
-        ours = [other for other in network["overlay"] if "ms" in row and "ms" in other and is_comparable(row, other)]
-        best = max(ours, key=lambda other: times_as_fast(row, other), default=None)
+        best = best_of(network, row, is_comparable)
         if best is not None and 1.02 * times_as_fast(row, best) < 1:
             code = ", the same code" if is_same_code(row, best) else ""
             rows.append(f"{row['name']} of {network['name']} ({row['ms']:.1f} ms, the overlay {best['ms']:.1f}{code})")
     return rows
 
 
-def best_beside(network: Row, row: Row) -> Row | None:
-    """The better overlay of those that took turns with an alternative."""
-    ours = [other for other in network["overlay"] if "ms" in row and "ms" in other and other.get("beside") == row["name"]]
+def best_of(network: Row, row: Row, is_comparable: Comparable) -> Row | None:
+    """The fastest of the overlays that an alternative is compared with."""
+    ours = [other for other in network["overlay"] if "ms" in row and "ms" in other and is_comparable(row, other)]
     return max(ours, key=lambda other: times_as_fast(row, other), default=None)
 
 

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from mapping_cases import brute_force, cases
+from mapping_cases import brute_force, cases, ledger
 
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
@@ -71,3 +71,21 @@ def test_cases_are_the_same_for_a_seed_and_have_room_for_something():
     assert cases.products(20) == cases.products(20)
     assert all(case["room"] >= 64 for case in cases.products(200))
     assert {case["class"] for case in cases.by_room(1)} == {"1-2", "2-4", "4-16", "16-64"}
+
+
+def test_rows_of_the_ledger_and_their_largest_change():
+    page = "| claim | paper | ours | verdict |\n|---|---|---|---|\n| igo.small.all | 14.5 | 14.3 | open |\nno row\n"
+    assert ledger.rows_of(page) == {"igo.small.all": "14.3"}
+    assert ledger.change("1,000 / 2.0", "1,010 / 1.9") == pytest.approx(0.05)
+    assert ledger.change("0 / 3", "0 / 3") == 0
+
+
+def test_the_page_has_the_rows_that_moved_with_the_search():
+    if not all(ledger.is_known(commit) for stage in ledger.STAGES for commit in (stage.before, stage.after)):
+        pytest.skip("a clone without the commits that the section is read from")
+    assert ledger.section() in (ledger.ROOT / "docs" / "mapping_benchmark.md").read_text(encoding="utf-8")
+
+
+def test_a_clone_without_the_history_says_so(monkeypatch):
+    monkeypatch.setattr(ledger, "STAGES", (ledger.Stage("0" * 40, "", "none"),))
+    assert "git fetch --unshallow" in ledger.section()

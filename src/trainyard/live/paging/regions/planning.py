@@ -27,7 +27,7 @@ from trainyard.units import show
 
 LINK_BYTES_PER_S = 1e12
 """Regions are not sent, so the problem's link is never used."""
-DETOUR = 1.01
+LEAST_RECOMPUTATION = 1.01
 """A variant that computes something again takes this factor of plain training's time at least."""
 CHOICES = 5
 """How often a choice is made for one budget, each time for less of it, because of what blocks take while they run."""
@@ -269,8 +269,11 @@ def plain_is_fastest(seconds: Mapping[str, float | None], eager: Collection[str]
     known = [took for name in eager if (took := seconds.get(name)) is not None]
     if seconds.get(KEEP.name) is None:
         return dict(seconds)
-    least, others = min(known), set(eager) - {KEEP.name}
-    times = {name: max(took, DETOUR * least) if name in others and took is not None else took for name, took in seconds.items()}
+    least, recomputing = min(known), set(eager) - {KEEP.name}
+    times = dict(seconds)
+    for name in recomputing:
+        if (took := times.get(name)) is not None:
+            times[name] = max(took, LEAST_RECOMPUTATION * least)
     return times | {KEEP.name: least}
 
 
