@@ -9,6 +9,7 @@ In reading order:
 - fronts: alternatives and overlays of one network
 - caches: networks compiled, but not trained, for the compiler's caches on disk
 - workers: the processes: many fill the caches, and one network after the other is measured
+- cpp_calls: a compiled step with its calls in Python and in C++
 - comparison: the overlay beside each alternative, as a table
 - page: docs/overlay_models.md and its figure
 """
