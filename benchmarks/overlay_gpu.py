@@ -363,6 +363,9 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.5, 0.2], help="of activations that compiled models save")
     parser.add_argument("--save-on-cpu", nargs="+", default=["vit-l", "llama-1b", "convnext-b"], help="run with save_on_cpu, too")
     parser.add_argument("--compiler", choices=("inductor", "inductor_cpp"), default="inductor", help="of the overlay in --models")
+    parser.add_argument(
+        "--quiet", type=float, default=900, help="seconds that --models waits for all compilers to end before it measures"
+    )
     parser.add_argument("--worker", help="the order of one process of --models")
     arguments = parser.parse_args()
     if arguments.check:
@@ -391,6 +394,7 @@ def main() -> None:
             device=arguments.device,
             compiler=arguments.compiler,
             seconds=arguments.seconds,
+            quiet_s=arguments.quiet,
         )
         measure_models(arguments.out, request)
         arguments.table = arguments.out

@@ -28,11 +28,9 @@ def compile_only(backend: Backend) -> Backend:
 
     def compile_and_set_aside(graph: Any, inputs: Any) -> Any:
         import torch
-        from torch._functorch import config
         from torch.utils._pytree import tree_map
 
-        with config.patch(force_non_lazy_backward_lowering=True):  # otherwise backward is compiled when it is first called
-            backend(graph, inputs)
+        backend(graph, inputs)
 
         def differentiable(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and value.is_floating_point():

@@ -22,10 +22,10 @@ def comparison(networks: Sequence[Row]) -> list[str]:
     for network, row in measured:
         beside = [one for one in network["overlay"] if one["beside"] == row["name"] and "ms" in one]
         cells = [ratio(row, next((one for one in beside[::-1] if one["compile"] is compile), None)) for compile in (False, True)]
-        lines.append(f"| {network['name']} | {row['name']} | {row['gib']:.2f} | {row['ms']:.1f} | {' | '.join(cells)} |")
+        lines.append(f"| {label(network)} | {row['name']} | {row['gib']:.2f} | {row['ms']:.1f} | {' | '.join(cells)} |")
     slower = [text for network in networks for text in slower_rows(network, took_turns)]
     over = [
-        f"{network['name']} at {row['budget_gib']:.2f} GiB ({row['gib']:.2f})"
+        f"{label(network)} at {row['budget_gib']:.2f} GiB ({row['gib']:.2f})"
         for network in networks
         for row in network["overlay"]
         if row.get("gib", 0.0) > row["budget_gib"]
@@ -51,6 +51,11 @@ def comparison(networks: Sequence[Row]) -> list[str]:
     if any("error" in row for network in networks for row in network["overlay"]):
         texts.append(surely_slower(networks))
     return [*lines, "", *(line for text in texts for line in wrapped(text))]
+
+
+def label(network: Row) -> str:
+    """The network's name without the fields of its configuration."""
+    return str(network["name"]).partition("?")[0]
 
 
 def surely_slower(networks: Sequence[Row]) -> str:
@@ -87,7 +92,7 @@ def slower_rows(network: Row, is_comparable: Comparable) -> list[str]:
         best = best_of(network, row, is_comparable)
         if best is not None and 1.02 * times_as_fast(row, best) < 1:
             code = ", the same code" if is_same_code(row, best) else ""
-            rows.append(f"{row['name']} of {network['name']} ({row['ms']:.1f} ms, the overlay {best['ms']:.1f}{code})")
+            rows.append(f"{row['name']} of {label(network)} ({row['ms']:.1f} ms, the overlay {best['ms']:.1f}{code})")
     return rows
 
 

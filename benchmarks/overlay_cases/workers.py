@@ -1,9 +1,10 @@
 """Processes of `overlay_gpu.py --models`: many compile, one measures.
 
 A machine has a GPU and some cores, and compiling takes the cores for minutes. So processes fill the compiler's caches for all
-networks on most of the cores (`caches`). A network whose code is there gets a process of its own, which traces it while another
-one is measured, and is measured in its turn, on cores that it has to itself. Every row is written as it is measured, and networks
-that a file has already are left out: a run that was ended goes on where it was.
+networks (`caches`). A network whose code is there gets a process of its own, which traces it and waits for its turn to be measured.
+Measuring begins when everything is compiled, since compilers on other cores slow the host of a measured step down by a third; after
+`Request.quiet_s` it begins all the same, with the networks that are ready, on cores that new compilers leave alone. Every row is
+written as it is measured, and networks that a file has already are left out: a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ from overlay_cases.caches import fill_caches
 from overlay_cases.fronts import Front
 
 COMPILER_THREADS = "3"
-WORKERS = 3
-"""Networks that have a process: the one that is measured, and those that are traced meanwhile."""
 MEASURING_CORES = 4
 """Cores that only the network that is measured runs on."""
 LARGE = ("llama-7b",)
@@ -53,6 +52,8 @@ class Request:
     compiler: str = "inductor"
     """Of the overlay; `torch.compile` has its own."""
     seconds: float = 600.0
+    quiet_s: float = 0.0
+    """How long the first measurement waits for all networks to be compiled."""
 
     def shares_of(self, spec: str) -> list[float]:
         return [*self.shares] if not self.compiled or spec in self.compiled else []
@@ -63,8 +64,13 @@ class Request:
 
         shares = self.shares_of(spec) if self.device == "cuda" else []
         every = sorted({*shares, *SHARES}, reverse=True) if shares else []
+        # The whole and the blocks of a network that takes long are compiled side by side.
+        parts = [(True, False), (False, True)] if spec in self.compiled_first else [(True, True)]
         orders: list[Order] = [
-            {"spec": spec, "fill": share, "whole": share in shares, "blocks": True, "compiler": self.compiler} for share in every
+            {"spec": spec, "fill": share, "whole": whole and share in shares, "blocks": blocks, "compiler": self.compiler}
+            for share in every
+            for whole, blocks in parts
+            if blocks or share in shares
         ]
         if self.compiler == "inductor":
             return orders
@@ -125,7 +131,7 @@ class Worker:
     def __init__(self, number: int, spec: str, request: Request, folder: Path, cores: Cores) -> None:
         self.spec, self.stem, self.begun = spec, folder / str(number), 0.0
         self.compiling: list[str] = []
-        """Networks that are compiled while this one is measured."""
+        """Networks that are compiled or traced while this one is measured."""
         order = {
             "spec": spec,
             "number": number,
@@ -185,27 +191,36 @@ class Run:
     measured: Worker | None = None
     count: int = 0
     written: float = 0.0
+    begun: float = field(default_factory=time.monotonic)
 
     def step(self) -> None:
         self.fillers = [filler for filler in self.fillers if filler.process.poll() is None]
         tracing = sum(not worker.is_ready for worker in self.workers)
-        while len(self.fillers) + tracing < len(self.cores.others) and (order := self._next_order()) is not None:
+        cores = self.compiling_cores
+        while len(self.fillers) + tracing < len(cores) and (order := self._next_order()) is not None:
             self.orders.remove(order)
-            self.fillers.append(Filler(order["spec"], start(order, self.cores.others)))
+            self.fillers.append(Filler(order["spec"], start(order, cores)))
         busy = {filler.spec for filler in self.fillers} | {order["spec"] for order in self.orders}
-        compiled = [spec for spec in self.waiting if spec not in busy]
-        if compiled and len(self.workers) < WORKERS:
-            self.waiting.remove(compiled[0])
-            self.workers.append(Worker(self.count, compiled[0], self.request, self.folder, self.cores))
+        for spec in [spec for spec in self.waiting if spec not in busy]:
+            self.waiting.remove(spec)
+            self.workers.append(Worker(self.count, spec, self.request, self.folder, self.cores))
+            self.workers.sort(key=lambda worker: self.request.specs.index(worker.spec))
             self.count += 1
         for worker in [worker for worker in self.workers if worker.is_over]:
             self._finish(worker)
         if self.measured is not None and time.monotonic() - self.written > WRITE_S:
             self.write()
         ready = [worker for worker in self.workers if worker.is_ready]
-        if self.measured is None and ready:
+        others = busy | {worker.spec for worker in self.workers if not worker.is_ready}
+        if self.measured is None and ready and (not others or time.monotonic() - self.begun > self.request.quiet_s):
             self.measured = ready[0]
-            self.measured.go(sorted(busy | {worker.spec for worker in self.workers if not worker.is_ready}))
+            self.measured.go(sorted(others))
+
+    @property
+    def compiling_cores(self) -> tuple[int, ...]:
+        """All of them while nothing can be measured."""
+        is_waiting = time.monotonic() - self.begun < self.request.quiet_s
+        return tuple(sorted({*self.cores.measuring, *self.cores.others})) if is_waiting else self.cores.others
 
     def _next_order(self) -> Order | None:
         running = {filler.spec for filler in self.fillers}

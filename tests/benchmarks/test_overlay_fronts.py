@@ -48,8 +48,11 @@ OTHERS = {
 
 @pytest.mark.parametrize("spec", OTHERS, ids=lambda spec: spec.partition("?")[0])
 def test_any_network_is_built_by_its_specification_and_trains(spec: str) -> None:
-    pytest.importorskip(spec.partition(":")[0])
+    from coverage_cases.torchvision_ops import provide
     from overlay_cases.others import network_of
+
+    provide()
+    pytest.importorskip(spec.partition(":")[0])
 
     network = network_of(spec, "cpu").with_optimizer()
     network.step()
@@ -122,6 +125,9 @@ def test_caches_are_filled_with_every_share_of_blocks_and_the_asked_shares_of_th
     orders = request.fillers_of("a")
     assert [(order["fill"], order["whole"]) for order in orders] == [(1.0, True), (0.5, True), (0.2, False), (0.0, False)]
     assert request.fillers_of("b") == []
+    slow = Request(specs=("a",), shares=(1.0,), compiled=(), to_cpu=(), compiled_first=("a",))
+    parts = [(order["fill"], order["whole"], order["blocks"]) for order in slow.fillers_of("a")]
+    assert parts == [(1.0, True, False), (1.0, False, True), (0.5, False, True), (0.2, False, True), (0.0, False, True)]
 
 
 def test_large_networks_are_compiled_one_share_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,13 +146,57 @@ def test_large_networks_are_compiled_one_share_at_a_time(tmp_path: Path, monkeyp
     assert [order["spec"] for order in run.orders] == ["llama-7b"] * 3
 
 
+@pytest.mark.parametrize("quiet_s", [0.0, 3600.0])
+def test_nothing_is_measured_before_everything_is_compiled_unless_that_takes_too_long(
+    quiet_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from overlay_cases import workers
+
+    codes: dict[str, int | None] = {"a": None, "b": None}
+
+    class Process:
+        def __init__(self, spec: str) -> None:
+            self.spec = spec
+
+        def poll(self) -> int | None:
+            return codes[self.spec]
+
+    class Worker:
+        def __init__(self, number: int, spec: str, *_: object) -> None:
+            self.spec, self.is_over, self.beside = spec, False, None
+            self.is_ready = True
+
+        def go(self, beside: list[str]) -> None:
+            self.beside = beside
+
+        def document(self) -> None: ...
+
+    monkeypatch.setattr(workers, "start", lambda order, cores: Process(order["spec"]))
+    monkeypatch.setattr(workers, "Worker", Worker)
+    request = workers.Request(specs=("a", "b"), shares=(1.0,), compiled=(), to_cpu=(), quiet_s=quiet_s)
+    orders = [*request.fillers_of("b"), *request.fillers_of("a")]
+    cores = workers.Cores(measuring=(0,), others=tuple(range(1, 9)))
+    run = workers.Run(request, tmp_path / "out.json", tmp_path, [], ["a", "b"], cores=cores, orders=orders)
+    monkeypatch.setattr(workers.Run, "write", lambda run: None)
+    run.step()
+    codes["b"] = 0
+    run.step()
+    assert (run.measured is not None) is (quiet_s == 0)
+    codes["a"] = 0
+    run.step()
+    assert run.measured is not None
+    assert (run.measured.spec, run.measured.beside) == (("b", ["a"]) if quiet_s == 0 else ("a", []))
+
+
 def test_a_network_is_compiled_whole_and_block_by_block_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
+    from coverage_cases.torchvision_ops import provide
     from overlay_cases import caches
     from overlay_cases.others import network_of
 
     from trainyard.live.paging.regions import variants
 
+    provide()
     pytest.importorskip("timm")
     built = []
     monkeypatch.setattr(caches, "network_of", lambda spec, device: built.append(network_of(spec, device)) or built[-1])

@@ -64,11 +64,10 @@ def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None
     def backend(graph: Any, inputs: Sequence[Any]) -> Any:
         from torch._functorch import config
 
-        options: dict[str, Any] = {"activation_memory_budget": share}
+        # Backward is compiled with forward: later on, the settings below would be gone, and torch keeps both in one cache entry.
+        options: dict[str, Any] = {"activation_memory_budget": share, "force_non_lazy_backward_lowering": True}
         if admit is not None:  # code from that cache is not announced; what is inside of a graph is still cached
             options["enable_autograd_cache"] = False
-        if compiler == "inductor_cpp":  # backward is compiled with forward: later on, the setting below would be gone
-            options["force_non_lazy_backward_lowering"] = True
         with config.patch(options), _calls_in_cpp() if compiler == "inductor_cpp" else nullcontext():
             if compiler != "aot_eager":
                 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
