@@ -12,8 +12,9 @@ from torch import Tensor, nn
 import trainyard as ty
 from trainyard.errors import BadInput
 from trainyard.live.paging.regions import planning, variants
+from trainyard.live.paging.regions.contest import PASSES, SHARES, Rival, Score
 from trainyard.live.paging.regions.pages import CHECKED, RegionPages
-from trainyard.live.paging.regions.whole import PASSES, SHARES, Contest, Rival, Score, WholeModel
+from trainyard.live.paging.regions.whole import WholeModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be compiled.*")
 
@@ -122,103 +123,6 @@ def test_a_model_that_the_compiler_refuses_runs_by_blocks(model: nn.Module, monk
     assert isinstance(pages, RegionPages)
     settle(model, pages)
     assert pages.whole_share is None
-
-
-def test_another_budget_measures_the_plans_again_and_what_fits_now() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=True)
-    assert contest.queue == ["blocks", "eager", *SHARES]
-    contest.score(3.0, 90)
-    contest.score(4.0, 90)
-    contest.score(2.0, 60)
-    contest.refuse(150)
-    contest.score(1.0, 120)
-    assert not contest.queue
-    assert contest.winner == SHARES[0]
-    contest.begin(200, with_eager=False)
-    assert contest.queue == ["blocks", SHARES[2], SHARES[1]]
-    assert contest.scores == {SHARES[0]: Score(2.0, 60), SHARES[2]: Score(1.0, 120)}
-    assert contest.winner == SHARES[2]
-    contest.begin(50, with_eager=True)
-    assert contest.queue == ["blocks", "eager"]
-    contest.score(3.0, 49)
-    contest.score(2.0, 50)
-    assert contest.winner == "eager"
-
-
-def test_rivals_close_to_the_fastest_run_again_and_the_best_time_counts() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=True)
-    assert contest.passes == PASSES
-    for seconds in (1.0, 2.0, 1.29, 1.31, 1.2):  # the share of 0.2 was slow for another reason
-        contest.score(seconds, 90)
-    assert contest.queue == ["blocks", SHARES[2], SHARES[0]]
-    assert contest.passes == PASSES - 1
-    contest.score(1.1, 90)
-    contest.score(1.2, 90)
-    contest.score(0.95, 95)
-    assert contest.queue == [SHARES[0], "blocks"]
-    contest.score(0.94, 95)
-    contest.score(0.99, 90)
-    assert contest.queue == [SHARES[0], "blocks"]
-    contest.score(0.97, 95)
-    contest.score(0.98, 90)
-    assert not contest.queue
-    assert contest.winner == SHARES[0]
-    assert contest.scores["blocks"] == Score(0.98, 90)
-    assert contest.scores[SHARES[0]] == Score(0.94, 95)
-
-
-def test_a_lucky_time_of_another_budget_does_not_win() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=False)
-    for seconds in (2.0, 1.0, 1.45, 1.4):  # the first share in a quiet minute
-        contest.score(seconds, 90)
-    contest.begin(95, with_eager=False)
-    assert contest.queue == ["blocks", *(SHARES[0], SHARES[2], SHARES[1])]
-    for seconds in (2.0, 1.5, 1.42, 1.6):
-        contest.score(seconds, 90)
-    while contest.queue:
-        contest.score({SHARES[0]: 1.5, SHARES[1]: 1.45, SHARES[2]: 1.42}[contest.rival], 90)  # type: ignore[index]
-    assert contest.winner == SHARES[2]
-
-
-def test_a_rival_that_nobody_comes_close_to_does_not_run_again() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=True)
-    for seconds in (1.0, 1.31, 1.4, 1.5, 1.6):
-        contest.score(seconds, 90)
-    assert not contest.queue
-    assert contest.winner == "blocks"
-
-
-def test_a_rival_that_takes_too_much_memory_when_it_runs_again_is_out() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=False)
-    contest.score(1.0, 90)
-    contest.score(0.95, 99)
-    contest.refuse(400)
-    contest.refuse(500)
-    assert contest.queue == [SHARES[0], "blocks"]
-    contest.score(0.9, 101)
-    contest.score(1.0, 90)
-    assert not contest.queue
-    assert contest.winner == "blocks"
-
-
-def test_a_plan_that_took_more_than_the_budget_loses_to_one_that_fits_or_takes_less() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=True)
-    contest.score(1.0, 103)
-    contest.score(2.0, 99)
-    for _ in SHARES:
-        contest.refuse(1000)
-    assert contest.winner == "eager"
-    contest.begin(95, with_eager=True)
-    contest.score(1.0, 103)
-    contest.score(2.0, 99)
-    assert not contest.queue
-    assert contest.winner == "eager"
 
 
 def test_nothing_is_said_of_the_budget_where_the_whole_model_keeps_it(

@@ -13,7 +13,8 @@ In reading order:
 - variants: the ways to run one: kept, checkpointed, compiled with a share of its activations saved
 - survey: time and memory of every region in one pass of forward and backward
 - planning: from the surveys to the problem of `trainyard.mapping.overlay.policy`, and from its choice to a variant for each region
-- whole: the model compiled as a whole, and the plan without compiled blocks, as rivals of the plan
+- whole: the model compiled as a whole, as a rival of the plan
+- contest: the plan, the plan without compiled blocks and the whole model, measured in rounds: the fastest that fits stays
 - pages: the with-block: survey passes first, then the plan
 
 Several small copies, op by op recomputation and budgets on the CPU are the business of the folder above.

@@ -6,7 +6,7 @@ except that one region of each kind at a time runs in the variant that is measur
 its gradients are right.
 
 Afterwards a region that is kept has its own call back, and the only Python that remains is one hook on the model's call. Where
-compiling is allowed, a few passes more compare the plan with the model compiled as a whole (`whole`).
+compiling is allowed, a few passes more compare the plan with the model compiled as a whole (`whole`, `contest`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from math import inf
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,11 +28,12 @@ from torch.utils.hooks import RemovableHandle
 from trainyard.errors import BadInput
 from trainyard.live.paging.measures import clock_of
 from trainyard.live.paging.planning import Policy
+from trainyard.live.paging.regions.contest import SHARES, Contest, Rival, Score
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
 from trainyard.live.paging.regions.survey import Survey, What
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
-from trainyard.live.paging.regions.whole import SHARES, Contest, Rival, Score, WholeModel, can_be_compiled
+from trainyard.live.paging.regions.whole import WholeModel, can_be_compiled
 from trainyard.live.paging.signature import Signature, signature_of, tensors_of
 from trainyard.mapping.overlay.search import enough
 from trainyard.units import parse, show
@@ -353,7 +355,7 @@ class RegionPages:
         if signature != self._current:
             self._install(signature, plan, contest)
         elif contest.queue and plan.followed >= contest.passes:
-            contest.score(min(self.step_s[1:], default=inf), self._note_peak())
+            contest.score(fmean(self.step_s[1:] or [inf]), self._note_peak())
             plan.followed = 0
             self._install(signature, plan, contest)
         elif isinstance(self._rival, str) and (plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0):

@@ -1,0 +1,132 @@
+"""Which of several ways to run a model is the fastest, on a host whose speed changes while they are measured.
+
+The rivals are the plan by blocks, the plan without compiled blocks, and the model compiled as a whole with each share of its
+activations saved. Each runs a few passes in its turn, in several rounds. A host that other programs slow down for some seconds does
+so to most rivals of a round, and less to those of another: so only rivals that ran in the same rounds are compared, by the
+geometric mean of their times. (The ratio of two such means is the mean ratio of turns in one round.) A rival leaves when it takes
+more than the budget, when it is slower than the fastest by a factor that falls from round to round, or when it is known that it
+would not be faster by more than a percent. The fastest that is left stays.
+
+The least of a rival's times, which counted before, is of a moment in which the host was quick. Where two rivals ask for a different
+amount of the host's time, that moment says little about the others: ConvNeXt's plan by blocks was the faster one in it, and took
+99 ms instead of 83 afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from statistics import fmean, geometric_mean, stdev
+from typing import Literal
+
+SHARES = (0.2, 0.5, 1.0)
+"""Shares of the activations that the model compiled as a whole may save: the smallest needs the least memory."""
+PASSES = 4
+"""Passes of each rival in the first round, one fewer in the others. The first may compile or make room, and is not timed."""
+ROUNDS = (1.3, 1.2, 1.15, 1.1, 1.1, 1.1)
+"""In each further round those run again that take no more than this factor of the least time."""
+PROMISING = 1.5
+"""For another budget, the whole model runs again with the shares that take no more than this factor of the least time."""
+TIE, ERRORS, LEAST_ROUNDS = 0.01, 3, 3
+"""A rival leaves if its advantage is less than this share of the time, by this many standard errors, after this many rounds."""
+Rival = float | Literal["blocks", "eager"]
+"""The plan by blocks, the plan without compiled blocks, or the share that the whole model saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Time and peak memory of a pass, measured."""
+
+    seconds: float
+    peak_bytes: int
+
+
+class Contest:
+    """The rivals of one signature: which of them is to run next, what they scored, and the fastest that fits.
+
+    >>> contest = Contest()
+    >>> contest.begin(budget=100, with_eager=False)
+    >>> contest.score(2.0, peak_bytes=90)  # the plan by blocks
+    >>> for share in SHARES:
+    ...     contest.score(1.6 + share, peak_bytes=60)
+    >>> contest.queue  # in the second round: those within a factor of 1.3 of the fastest
+    [0.2, 'blocks', 0.5]
+    """
+
+    def __init__(self) -> None:
+        self.scores: dict[Rival, Score] = {}
+        self.needs: dict[float, float] = {}
+        """The least memory of shares that were not tried for lack of it; infinite where the compiler refuses the model."""
+        self.queue: list[Rival] = []
+        self.budget = 0
+        self._round = 0
+        self._seconds: dict[Rival, list[float]] = {}
+        """Times of each rival in the rounds of this budget."""
+
+    def begin(self, budget: int, *, with_eager: bool) -> None:
+        """For another plan by blocks or another budget; scores of the whole model only say which shares are worth a new try."""
+        self.scores = {rival: score for rival, score in self.scores.items() if not isinstance(rival, str)}
+        self.budget, self._round, self._seconds = budget, 0, {}
+        promising = self._fitting(self.scores)
+        self.queue = ["blocks", *(["eager"] if with_eager else [])]  # type: ignore[list-item]
+        self.queue += [rival for rival in promising if self._ratio(rival, promising[0]) <= PROMISING]
+        self.queue += [share for share in SHARES if share not in self.scores and self.needs.get(share, 0) <= budget]
+
+    @property
+    def rival(self) -> Rival:
+        """Whose passes are measured now."""
+        return self.queue[0]
+
+    @property
+    def passes(self) -> int:
+        """Of the rival whose passes are measured."""
+        return PASSES if self._round == 0 else PASSES - 1
+
+    def score(self, seconds: float, peak_bytes: int) -> None:
+        rival = self.queue.pop(0)
+        times = self._seconds.setdefault(rival, [])
+        times.append(seconds)
+        before = self.scores[rival].peak_bytes if rival in self.scores else 0
+        self.scores[rival] = Score(geometric_mean(times), max(peak_bytes, before))
+        self._begin_round()
+
+    def refuse(self, needs: float) -> None:
+        share = self.queue.pop(0)
+        assert not isinstance(share, str)
+        self.scores.pop(share, None)
+        self._seconds.pop(share, None)
+        self.needs[share] = needs
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        if self.queue or self._round == len(ROUNDS):
+            return
+        rivals = self._comparable()
+        fast = [rival for rival in rivals if self._ratio(rival, rivals[0]) <= ROUNDS[self._round]]
+        left = [*rivals[:1], *(rival for rival in fast[1:] if self._may_be_faster(rival, rivals[0]))]
+        self._round += 1
+        self.queue = left if len(left) > 1 else []
+
+    def _comparable(self) -> list[Rival]:
+        """Rivals that fit and ran in all rounds so far, the fastest first."""
+        rounds = max(map(len, self._seconds.values()), default=0)
+        return self._fitting([rival for rival, times in self._seconds.items() if len(times) == rounds])
+
+    def _fitting(self, rivals: dict[Rival, Score] | list[Rival]) -> list[Rival]:
+        fitting = [rival for rival in rivals if rival in self.scores and self.scores[rival].peak_bytes <= self.budget]
+        return sorted(fitting, key=lambda rival: self.scores[rival].seconds)
+
+    def _ratio(self, rival: Rival, fastest: Rival) -> float:
+        return self.scores[rival].seconds / self.scores[fastest].seconds
+
+    def _may_be_faster(self, rival: Rival, fastest: Rival) -> bool:
+        pairs = zip(self._seconds[rival], self._seconds[fastest], strict=True)
+        ratios = [log(seconds / least) for seconds, least in pairs]
+        return len(ratios) < LEAST_ROUNDS or fmean(ratios) - ERRORS * stdev(ratios) / sqrt(len(ratios)) < -TIE
+
+    @property
+    def winner(self) -> Rival:
+        """The fastest that fits; where none does, the plan that takes the least memory."""
+        plans: list[Rival] = [rival for rival in self.scores if isinstance(rival, str)]
+        smallest = sorted(plans, key=lambda plan: self.scores[plan].peak_bytes)
+        return next(iter(self._comparable() or self._fitting(self.scores) or smallest), "blocks")
