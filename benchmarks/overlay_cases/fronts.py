@@ -103,6 +103,7 @@ class Front:
                 samples[name] = taken
             yield self.document
         names = list(self.alternatives)
+        samples = {name: samples[name] for name in names if name in samples}
         self.document["alternatives"].sort(key=lambda row: names.index(row["name"]))
         rows = {row["name"]: row for row in self.document["alternatives"]}
         expected = self._repeated_gradients()
