@@ -146,3 +146,63 @@ def gradients(model: nn.Module, ids: Tensor, prefix: int) -> list[Tensor]:
             options["past_key_values"] = model(input_ids=ids[:, :prefix]).past_key_values
     model(input_ids=ids[:, prefix:], labels=ids[:, prefix:], **options).loss.backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+class Recurrent(nn.Module):
+    """Keeps a state from step to step, in an attribute that is not there before the first or in a buffer that is written."""
+
+    def __init__(self, *, kind: str) -> None:
+        super().__init__()
+        self.kind, self.linear, self.inner = kind, nn.Linear(4, 4), nn.Module()
+        self.inner.state = None
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.linear(x))
+        match self.kind:
+            case "replaced":
+                y = y if self.inner.state is None else y * (1 + self.inner.state)
+                self.inner.state = y.detach().mean(0)
+            case "made":
+                y = y * getattr(self, "last", 1.0)
+                self.last = y.detach().mean(0) + 1
+            case "in place":
+                self.mean.mul_(0.9).add_(y.detach().mean(0))
+                y = y * self.mean.exp()
+            case "in place and replaced":
+                self.mean.add_(1.0)
+                y = y * self.mean.clone()
+                self.mean = self.mean + y.detach().mean(0)
+            case "counter":
+                y = y * float(getattr(self, "calls", 0) % 3)
+                self.calls = getattr(self, "calls", 0) + 1
+        return y.exp().sin()
+
+
+def state_of(module: nn.Module) -> list[Any]:
+    return [module.inner.state, getattr(module, "last", None), getattr(module, "calls", None), *module.buffers()]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["replaced", "made", "in place", "in place and replaced", "counter", "spectral norm"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_module_that_keeps_a_state_of_its_own_trains_as_in_plain_calls(way: str, kind: str, twice: bool) -> None:
+    def trained(wrap: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]) -> list[Any]:
+        torch.manual_seed(0)
+        module = Recurrent(kind=kind)
+        if kind == "spectral norm":
+            nn.utils.parametrizations.spectral_norm(module.linear)
+        call, gradients = wrap(module.forward), []
+        for _ in range(5):
+            module.zero_grad()
+            loss = (call(torch.randn(3, 4)) + call(torch.randn(3, 4))).square().sum()
+            if twice:
+                loss.backward(retain_graph=True)
+            loss.backward()
+            gradients += [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+        return gradients + state_of(module)
+
+    plain, ours = trained(lambda call: call), trained(lambda call: partial(WAYS[way], call))
+    assert len(plain) == len(ours)
+    for one, other in zip(plain, ours, strict=True):
+        assert torch.equal(one, other) if isinstance(one, Tensor) else one == other

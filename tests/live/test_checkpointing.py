@@ -142,7 +142,10 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("way", ["ours", "selective", "torch"])
 @pytest.mark.parametrize("change", IN_PLACE)
 @pytest.mark.parametrize("twice", [False, True])
-def test_blocks_that_work_in_place_have_the_gradients_of_the_plain_call(way: str, change: str, twice: bool) -> None:
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 4, 4)], ids=["matrices", "stacks of them, which torch.matmul reshapes"])
+def test_blocks_that_work_in_place_have_the_gradients_of_the_plain_call(
+    way: str, change: str, twice: bool, shape: tuple[int, ...]
+) -> None:
     """A product's result is changed inside of the block, and once more what the block returns, by its reader."""
 
     def call(x: Tensor) -> Tensor:
@@ -150,7 +153,7 @@ def test_blocks_that_work_in_place_have_the_gradients_of_the_plain_call(way: str
 
     def gradient(wrap: Wrapped) -> Tensor:
         torch.manual_seed(0)
-        x = torch.randn(4, 4, requires_grad=True)
+        x = (0.5 * torch.randn(shape)).requires_grad_()
         loss = IN_PLACE[change](wrap(call)(x)).square().sum()
         if twice:
             loss.backward(retain_graph=True)

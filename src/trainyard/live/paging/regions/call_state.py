@@ -6,15 +6,21 @@ any other object, list or dictionary a copy is kept for the second call; tensors
 
 Batch normalisation counts every batch into its running statistics. The second call must not: it writes to others, for in training
 they are written and not read.
+
+Other modules keep what they write and read it in the same call: a recurrent state, a codebook that follows its inputs, the vectors
+of spectral normalisation, a counter. The first calls of a block show which buffers and attributes those are (`ModuleState`). From
+then on their values before a call are kept for its repetition, after which they are put back as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
-from typing import Any
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -122,3 +128,124 @@ def set_statistics_aside(call: Callable[..., Any]) -> list[_Buffer]:
 def put_back(aside: list[_Buffer]) -> None:
     for buffers, name, value in aside:
         buffers[name] = value
+
+
+_ABSENT = object()
+WATCHED = 2
+"""Calls of a block after which it is known what a call writes."""
+
+
+class Slot(NamedTuple):
+    """A buffer or an attribute of a module inside a block."""
+
+    path: str
+    place: Literal["_buffers", "__dict__"]
+    name: str
+    in_place: bool
+    """Whether its tensor is written, or another value takes its place."""
+
+
+class _Knowledge:
+    """What the calls of a block have written so far."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.slots: set[Slot] = set()
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, _Knowledge] = WeakKeyDictionary()
+
+
+class _Value(NamedTuple):
+    """What a slot held before a call."""
+
+    slot: Slot
+    holder: dict[str, Any]
+    value: Any
+    version: int
+    content: Tensor | None
+    """A copy, where the tensor may be written in place."""
+
+
+class ModuleState:
+    """What the modules of a block held before a call, as far as the call writes it. Made before the call; `keep_written` after."""
+
+    __slots__ = ("knowledge", "modules", "values")
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        block = getattr(call, "__self__", None)
+        self.values: list[_Value] = []
+        self.modules: list[tuple[str, nn.Module]] = []
+        self.knowledge: _Knowledge | None = None
+        if isinstance(block, nn.Module):
+            self.knowledge = _KNOWN.setdefault(block, _Knowledge())
+            if self.knowledge.calls < WATCHED:
+                self.modules = list(block.named_modules())
+                self.values = [value for path, module in self.modules for value in _values_of(path, module)]
+            elif self.knowledge.slots:
+                self.values = [_value_of(block, slot) for slot in self.knowledge.slots]
+
+    def keep_written(self) -> None:
+        """Called after the call: forgets what it has not written."""
+        if not self.modules or self.knowledge is None:
+            return
+        before = {(value.slot.path, value.slot.place, value.slot.name) for value in self.values}
+        written = [value for value in map(_written, self.values) if value is not None]
+        for path, module in self.modules:
+            for value in _values_of(path, module):  # attributes that the call made
+                if (path, value.slot.place, value.slot.name) not in before:
+                    written.append(_Value(value.slot._replace(in_place=False), value.holder, _ABSENT, 0, None))
+        self.modules, self.values = [], written
+        self.knowledge.calls += 1
+        self.knowledge.slots |= {value.slot for value in written}
+
+    @contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Everything that the call wrote as it was before; afterwards, as it is now."""
+        present = [(value.holder, value.slot.name, value.holder.get(value.slot.name, _ABSENT)) for value in self.values]
+        for slot, holder, value, _, content in self.values:
+            _put(holder, slot.name, value if content is None else content.clone())
+        try:
+            yield
+        finally:
+            for holder, name, now in present:
+                _put(holder, name, now)
+
+
+def _put(holder: dict[str, Any], name: str, value: Any) -> None:
+    if value is _ABSENT:
+        holder.pop(name, None)
+    else:
+        holder[name] = value
+
+
+def _written(value: _Value) -> _Value | None:
+    """The value, if its tensor was changed in place or the slot has another one now."""
+    if isinstance(value.value, Tensor) and not value.value.is_inference() and value.value._version != value.version:
+        return value
+    if value.holder.get(value.slot.name, _ABSENT) is value.value:
+        return None
+    return value._replace(slot=value.slot._replace(in_place=False), content=None)
+
+
+def _values_of(path: str, module: nn.Module) -> Iterator[_Value]:
+    """Buffers, and attributes that are tensors, numbers or not there yet."""
+    buffers = {} if isinstance(module, _NormBase) else module._buffers
+    for name, value in buffers.items():
+        yield _value(Slot(path, "_buffers", name, in_place=True), module._buffers, value)
+    for name, value in module.__dict__.items():
+        if isinstance(value, Tensor | int | float | NoneType):
+            yield _value(Slot(path, "__dict__", name, in_place=True), module.__dict__, value)
+
+
+def _value_of(block: nn.Module, slot: Slot) -> _Value:
+    module = block.get_submodule(slot.path)
+    holder = module._buffers if slot.place == "_buffers" else module.__dict__
+    return _value(slot, holder, holder.get(slot.name, _ABSENT))
+
+
+def _value(slot: Slot, holder: dict[str, Any], value: Any) -> _Value:
+    if not isinstance(value, Tensor) or value.is_inference() or not slot.in_place:
+        return _Value(slot, holder, value, 0, None)
+    with torch.no_grad():
+        return _Value(slot, holder, value, value._version, value.detach().clone())

@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.live.paging.blocks import changed_in_place, mapped
-from trainyard.live.paging.regions.call_state import copied, put_back, set_statistics_aside, without_empty_caches
+from trainyard.live.paging.regions.call_state import ModuleState, copied, put_back, set_statistics_aside, without_empty_caches
 from trainyard.live.paging.signature import tensors_of
 
 Call = Callable[..., Any]
@@ -46,7 +46,9 @@ def checkpoint(call: Call, *arguments: Any, **keywords: Any) -> Any:
     arguments, keywords = without_empty_caches(call, arguments, keywords)
     frame = _Frame(call, arguments, keywords)
     with saved_tensors_hooks(frame.pack, frame.unpack):
-        return call(*arguments, **keywords)
+        result = call(*arguments, **keywords)
+    frame.state.keep_written()
+    return result
 
 
 def selective(call: Call, *arguments: Any, **keywords: Any) -> Any:
@@ -57,31 +59,53 @@ def selective(call: Call, *arguments: Any, **keywords: Any) -> Any:
     frame = _Frame(call, arguments, keywords)
     frame.products = []
     with saved_tensors_hooks(frame.pack, frame.unpack), _Saving(frame.products):
-        return call(*arguments, **keywords)
+        result = call(*arguments, **keywords)
+    frame.state.keep_written()
+    return result
 
 
 class _Product(NamedTuple):
-    """One call of a product, with what it returned and the version of each returned tensor's content."""
+    """One call of a product, and what it returned."""
 
     function: Any
     shapes: list[torch.Size]
     result: Any
-    versions: list[int]
+    aliases: list[tuple[Tensor, int]]
+    """Tensors that hold the returned content, each with its own counter of changes in place and what that counted at first."""
+
+    def watch(self, result: Any) -> None:
+        self.aliases.extend((tensor, tensor._version) for tensor in tensors_of(result))
+
+    @property
+    def is_unchanged(self) -> bool:
+        return all(tensor._version == version for tensor, version in self.aliases)
 
 
 class _Saving(TorchDispatchMode):
-    """Keeps the results of products."""
+    """Keeps the results of products.
+
+    `torch.matmul` hands out the result of `bmm` in another shape as if it were a copy (`_unsafe_view`): it counts its changes in
+    place by itself, and so it is watched as well.
+    """
 
     def __init__(self, products: list[_Product]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.products = products
+        self.by_storage: dict[int, _Product] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         result = function(*arguments, **(keywords or {}))
         if function in PRODUCTS:
-            shapes = [tensor.shape for tensor in tensors_of(arguments)]
             alias = _detached(result)  # autograd gives the result itself a history, which would hold this list
-            self.products.append(_Product(function, shapes, alias, [tensor._version for tensor in tensors_of(alias)]))
+            product = _Product(function, [tensor.shape for tensor in tensors_of(arguments)], alias, [])
+            product.watch(alias)
+            self.products.append(product)
+            for tensor in tensors_of(alias):
+                self.by_storage[tensor.untyped_storage()._cdata] = product
+        elif function is torch.ops.aten._unsafe_view.default:
+            source = self.by_storage.get(result.untyped_storage()._cdata)
+            if source is not None:
+                source.watch(_detached(result))
         return result
 
 
@@ -98,8 +122,7 @@ class _Replaying(TorchDispatchMode):
             product = self.products[self.place]
             self.place += 1
             shapes = [tensor.shape for tensor in tensors_of(arguments)]
-            versions = [tensor._version for tensor in tensors_of(product.result)]
-            if product.function is function and product.shapes == shapes and product.versions == versions:
+            if product.function is function and product.shapes == shapes and product.is_unchanged:
                 return _detached(product.result)
         return function(*arguments, **(keywords or {}))
 
@@ -117,7 +140,7 @@ class _LastTensor(Exception):
 class _Frame:
     """One checkpointed call: what to repeat, and the tensors of the repetition that backward has not used yet."""
 
-    __slots__ = ("arguments", "autocast", "call", "keywords", "products", "random", "shapes", "values", "versions")
+    __slots__ = ("arguments", "autocast", "call", "keywords", "products", "random", "shapes", "state", "values", "versions")
 
     def __init__(self, call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.call, self.arguments, self.keywords = call, copied(arguments), copied(keywords)
@@ -125,6 +148,7 @@ class _Frame:
         self.versions = [(tensor, tensor._version) for tensor in inputs if not tensor.is_inference()]
         self.random = [(generator, generator.get_state()) for generator in _generators(inputs)]
         self.autocast = _autocast_modes()
+        self.state = ModuleState(call)
         self.shapes: list[torch.Size] = []
         self.values: list[Tensor | None] = []
         self.products: list[_Product] | None = None
@@ -169,7 +193,7 @@ class _Frame:
 
     @contextmanager
     def _circumstances(self) -> Iterator[None]:
-        """Gradients enabled, with the random state and the autocast mode of forward; no batch is counted twice."""
+        """Gradients enabled, with the random state, the autocast mode and the modules' own state of forward; all are put back."""
         states = [(generator, generator.get_state()) for generator, _ in self.random]
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
@@ -178,6 +202,7 @@ class _Frame:
             if self.autocast != _autocast_modes():
                 for device, enabled, dtype in self.autocast:
                     stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
+            stack.enter_context(self.state.as_before())
             for generator, state in self.random:
                 generator.set_state(state)
             aside = set_statistics_aside(self.call)
