@@ -60,7 +60,7 @@ def examine(case: Case, *, real: bool = True, machines: tuple[str, ...] = MACHIN
         warnings.simplefilter("ignore")
         try:
             with clock("build"):
-                _seed()
+                seed()
                 training = case.build()
         except Exception as error:
             record.broken = f"not built: {_one_line(error)}"
@@ -81,14 +81,14 @@ def examine(case: Case, *, real: bool = True, machines: tuple[str, ...] = MACHIN
 def _captures(record: Record, training: Training, clock: _Clock, *, real: bool) -> Any:
     from coverage_cases.snapshot import differences, snapshot
 
-    _seed()
+    seed()
     before = snapshot(training)
     with clock("default"):
         step, record.default_error, record.where = _attempt(training, real=False)
     record.default = step is not None
     changed = list(differences(before, snapshot(training)))
     if real:
-        _seed()
+        seed()
         before = snapshot(training)
         with clock("real"):
             real_step, record.real_error, _ = _attempt(training, real=True)
@@ -154,7 +154,7 @@ def _counted(record: Record, training: Training) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     mapping = counting_rules(record)
-    _seed()
+    seed()
     onednn = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # its recurrent layers are one op each, which the counter does not know
     try:
@@ -166,7 +166,7 @@ def _counted(record: Record, training: Training) -> None:
     except Exception as error:
         record.counter_error = _one_line(error)
         try:
-            _seed()
+            seed()
             with _world(training):
                 run_in_torch(training)
         except Exception as again:
@@ -268,7 +268,7 @@ def _call_step(step: Callable[..., Any], batch: int | None) -> None:
         step(batch) if needs_one else step()
 
 
-def _seed() -> None:
+def seed() -> None:
     import numpy as np
     import torch
 

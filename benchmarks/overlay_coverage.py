@@ -1,0 +1,214 @@
+"""Trains about six hundred models of other people under the overlay, and compares every gradient with plain training's.
+
+    python benchmarks/overlay_coverage.py                                 # by blocks, about eight minutes on two cores
+    python benchmarks/overlay_coverage.py --unit tensors                  # single tensors
+    python benchmarks/overlay_coverage.py --compiler aot_eager            # blocks and whole models compiled as well
+    python benchmarks/overlay_coverage.py --family timm --case resnet18   # one
+
+The models are those of benchmarks/coverage.py. Each pass of a model begins with the same weights and random numbers: those in which
+the overlay watches or surveys, in every variant of a block, and those that follow the plan. The extra `coverage` has the libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from coverage_cases.case import FAMILIES, Training, cases_of
+from coverage_cases.examination import run_in_torch, seed
+from coverage_cases.workers import CASES_PER_WORKER, ENVIRONMENT, TIME_LIMIT_S
+
+PASSES = {"blocks": 14, "tensors": 6, "compiled": 40}
+"""Ten survey passes and some with the plan; five watched ones and one with the plan; with compiled variants and their rivals."""
+ROUNDING, COMPILED_ROUNDING, HALF_ROUNDING = 1e-6, 1e-3, 5e-2
+"""Differences, relative to the norm of all gradients, up to which they come from another order of sums."""
+BUDGET = 10**11
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What training one model under the overlay showed."""
+
+    family: str
+    name: str
+    outcome: str = "equal"
+    """equal (bit for bit), rounding, differs, fails; without a result: not built, own step, no blocks, plain fails."""
+    blocks: int = 0
+    difference: float = 0.0
+    error: str = ""
+
+
+class _TimeIsUp(Exception):
+    pass
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise _TimeIsUp(f"took longer than {seconds:.0f} s")
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def gradients(training: Training) -> list[Any]:
+    """Of one step without an optimizer, which begins with the same random numbers every time."""
+    seed()
+    for parameter in training.model.parameters():
+        parameter.grad = None
+    run_in_torch(training)
+    found = [parameter.grad for parameter in training.model.parameters()]
+    return [None if gradient is None else gradient.to_dense().clone() for gradient in found]
+
+
+def difference(expected: Sequence[Any], found: Sequence[Any]) -> float:
+    """The norm of all differences over that of all gradients; infinite where one has no gradient."""
+    import torch
+
+    if any((one is None) != (other is None) for one, other in zip(expected, found, strict=True)):
+        return float("inf")
+    pairs = [(one, other) for one, other in zip(expected, found, strict=True) if one is not None]
+    if all(torch.equal(one, other) for one, other in pairs):
+        return 0.0
+    apart = sum(float((one.double() - other.double()).square().sum()) for one, other in pairs)
+    return float((apart / max(sum(float(one.double().square().sum()) for one, _ in pairs), 1e-300)) ** 0.5)
+
+
+def rounding_of(training: Training, compiler: str | None) -> float:
+    import torch
+
+    if compiler is None:
+        return ROUNDING
+    halves = (torch.bfloat16, torch.float16)
+    return HALF_ROUNDING if any(parameter.dtype in halves for parameter in training.model.parameters()) else COMPILED_ROUNDING
+
+
+def train(record: Record, training: Training, unit: str, compiler: str | None) -> None:
+    """Fills the record of a model that is built."""
+    import trainyard as ty
+    from trainyard.live.paging.regions.finding import regions_of
+
+    try:
+        expected = gradients(training)
+        noise = difference(expected, gradients(training))
+    except Exception as error:
+        record.outcome, record.error = "plain fails", repr(error)[:200]
+        return
+    record.blocks = len(regions_of(training.model))
+    if unit == "blocks" and not record.blocks:
+        record.outcome = "no blocks"
+        return
+    try:
+        with ty.live.overlay(training.model, BUDGET, unit=unit, compile=compiler or False):  # type: ignore[arg-type]
+            for _ in range(PASSES["compiled" if compiler else unit]):
+                record.difference = max(record.difference, difference(expected, gradients(training)))
+    except Exception as error:
+        record.outcome, record.error = "fails", repr(error)[:300]
+        return
+    if record.difference > max(rounding_of(training, compiler), 10 * noise):
+        record.outcome = "differs"
+    elif record.difference > 0:
+        record.outcome = "rounding"
+
+
+def examine(family: str, name: str, unit: str, compiler: str | None) -> Record:
+    """Builds a model and trains it, in a process of its own."""
+    record = Record(family=family, name=name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with limited(TIME_LIMIT_S):
+                seed()
+                training = next(case for case in cases_of(family) if case.name == name).build()
+                if training.step is not None or training.world_size:
+                    record.outcome = "own step"
+                    return record
+                training.optimizer = None
+                train(record, training, unit, compiler)
+        except _TimeIsUp as error:
+            record.outcome, record.error = "fails", str(error)
+        except Exception as error:
+            record.outcome, record.error = "not built", repr(error)[:200]
+    gc.collect()
+    return record
+
+
+def prepare(compiler: str | None) -> None:
+    """At the beginning of a worker process."""
+    import torch
+    from coverage_cases.torchvision_ops import provide
+
+    torch.set_num_threads(1)
+    provide()
+    if compiler is not None:  # one share is enough to tell whether gradients are right
+        from trainyard.live.paging.regions import contest, pages, variants
+
+        variants.SHARES = contest.SHARES = pages.SHARES = (0.5,)  # type: ignore[assignment, attr-defined]
+
+
+def summary(records: Sequence[Record]) -> list[str]:
+    """A table by library, and the models that are not as they should be."""
+    outcomes = ("equal", "rounding", "differs", "fails")
+    counts = Counter((record.family, record.outcome) for record in records)
+    families = [family for family in FAMILIES if any(counts[family, outcome] for outcome in outcomes)]
+    lines = ["| models of | bit for bit | up to rounding | other gradients | failed |", "|---|---:|---:|---:|---:|"]
+    lines += [f"| {family} | {' | '.join(str(counts[family, outcome]) for outcome in outcomes)} |" for family in families]
+    total = [str(sum(counts[family, outcome] for family in FAMILIES)) for outcome in outcomes]
+    lines += [f"| all | {' | '.join(total)} |", ""]
+    lines += [
+        f"- {record.family}, {record.name}: {record.outcome} ({record.error or f'{record.difference:.1e}'})"
+        for record in records
+        if record.outcome in ("differs", "fails")
+    ]
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", action="append", choices=FAMILIES, help="this family only (may be repeated)")
+    parser.add_argument("--case", action="append", help="this case only (may be repeated)")
+    parser.add_argument("--every", type=int, default=1, help="one case in so many")
+    parser.add_argument("--unit", choices=("blocks", "tensors"), default="blocks")
+    parser.add_argument("--compiler", choices=("inductor", "aot_eager"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all records here")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    chosen = [case for family in options.family or FAMILIES for case in cases_of(family)[:: options.every]]
+    chosen = [case for case in chosen if not options.case or case.name in options.case]
+    begun, records = time.perf_counter(), []
+    with ProcessPoolExecutor(
+        options.jobs, get_context("spawn"), prepare, (options.compiler,), max_tasks_per_child=CASES_PER_WORKER
+    ) as pool:
+        futures = [pool.submit(examine, case.family, case.name, options.unit, options.compiler) for case in chosen]
+        for future in futures:
+            records.append(record := future.result())
+            print(f"{record.family}, {record.name}: {record.outcome} {record.error}".rstrip(), flush=True)
+    print("\n".join(["", *summary(records), f"{time.perf_counter() - begun:.0f} s"]))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n", encoding="utf-8")
+    return int(any(record.outcome in ("differs", "fails") for record in records))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
