@@ -11,51 +11,69 @@ import pytest
 from trainyard.live.paging.regions.contest import PASSES, SHARES, Contest, Rival, Score
 
 
+def contest_of_all(budget: int = 100, *, with_eager: bool = True) -> Contest:
+    """A contest in which all shares of the whole model take part, since all were promising at another budget."""
+    contest = Contest()
+    contest.scores = {share: Score(1.0, 1) for share in SHARES}
+    contest.begin(budget, with_eager=with_eager)
+    return contest
+
+
+def test_the_largest_share_that_fits_is_the_only_new_one() -> None:
+    contest = Contest()
+    contest.begin(100, with_eager=True)
+    assert contest.queue == ["blocks", "eager", 1.0, 0.5, 0.2]
+    contest.score(3.0, 90)
+    contest.score(4.0, 90)
+    contest.score(1.0, 120)  # all activations saved: more than the budget
+    contest.score(2.0, 60)
+    assert not contest.queue, "a share of 0.2 is not compiled"
+    assert contest.winner == 0.5
+
+
 def test_another_budget_measures_the_plans_again_and_what_fits_now() -> None:
     contest = Contest()
     contest.begin(100, with_eager=True)
-    assert contest.queue == ["blocks", "eager", *SHARES]
     contest.score(3.0, 90)
     contest.score(4.0, 90)
-    contest.score(2.0, 60)
     contest.refuse(150)
-    contest.score(1.0, 120)
-    assert not contest.queue
-    assert contest.winner == SHARES[0]
+    contest.score(2.0, 60)
     contest.begin(200, with_eager=False)
-    assert contest.queue == ["blocks", SHARES[2], SHARES[1]]
-    assert contest.scores == {SHARES[0]: Score(2.0, 60), SHARES[2]: Score(1.0, 120)}
-    assert contest.winner == SHARES[2]
+    assert contest.queue == ["blocks", 0.5, 1.0]
+    assert contest.scores == {0.5: Score(2.0, 60)}
+    assert contest.winner == 0.5
+    contest.begin(120, with_eager=False)
+    assert contest.queue == ["blocks", 0.5]
     contest.begin(50, with_eager=True)
-    assert contest.queue == ["blocks", "eager"]
+    assert contest.queue == ["blocks", "eager", 0.2]
     contest.score(3.0, 49)
     contest.score(2.0, 50)
+    contest.refuse(55)
     assert contest.winner == "eager"
 
 
 def test_rivals_close_to_the_fastest_run_again_and_the_mean_of_common_rounds_counts() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=True)
+    contest = contest_of_all()
+    assert contest.queue == ["blocks", "eager", 1.0, 0.5, 0.2]
     assert contest.passes == PASSES
     for seconds in (1.0, 2.0, 1.29, 1.31, 1.2):
         contest.score(seconds, 90)
-    assert contest.queue == ["blocks", SHARES[2], SHARES[0]]
+    assert contest.queue == ["blocks", 0.2, 1.0]
     assert contest.passes == PASSES - 1
     for seconds in (1.6, 1.9, 1.0):
         contest.score(seconds, 90)
-    assert contest.queue == [SHARES[0], "blocks"]
-    assert contest.scores[SHARES[0]] == Score(pytest.approx(1.29**0.5), 90)
+    assert contest.queue == [1.0, "blocks"]
+    assert contest.scores[1.0] == Score(pytest.approx(1.29**0.5), 90)
     assert contest.scores["blocks"] == Score(pytest.approx(1.6**0.5), 90)
     while contest.queue:
-        contest.score({SHARES[0]: 1.0, "blocks": 1.1}[contest.rival], 95)  # type: ignore[index]
-    assert contest.winner == SHARES[0]
-    assert contest.scores[SHARES[0]].peak_bytes == 95
+        contest.score({1.0: 1.0, "blocks": 1.1}[contest.rival], 95)  # type: ignore[index]
+    assert contest.winner == 1.0
+    assert contest.scores[1.0].peak_bytes == 95
 
 
 def test_a_time_from_a_quiet_moment_of_one_round_does_not_win() -> None:
     contest = Contest()
     contest.begin(100, with_eager=False)
-    contest.queue = ["blocks", SHARES[0]]
     blocks, whole = iter((0.9, 1.3, 1.3, 1.3, 1.3, 1.3, 1.3)), iter((1.0, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1))
     while contest.queue:
         contest.score(next(blocks if contest.rival == "blocks" else whole), 90)
@@ -63,8 +81,7 @@ def test_a_time_from_a_quiet_moment_of_one_round_does_not_win() -> None:
 
 
 def test_rivals_that_tie_do_not_run_for_ever() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=True)
+    contest = contest_of_all()
     turns = 0
     while contest.queue:
         contest.score(1.0, 90)
@@ -73,22 +90,18 @@ def test_rivals_that_tie_do_not_run_for_ever() -> None:
 
 
 def test_a_lucky_time_of_another_budget_does_not_win() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=False)
+    contest = contest_of_all(with_eager=False)
     for seconds in (2.0, 1.0, 1.45, 1.4):  # the first share in a quiet minute
         contest.score(seconds, 90)
     contest.begin(95, with_eager=False)
-    assert contest.queue == ["blocks", *(SHARES[0], SHARES[2], SHARES[1])]
-    for seconds in (2.0, 1.5, 1.42, 1.6):
-        contest.score(seconds, 90)
+    assert contest.queue == ["blocks", 1.0, 0.2, 0.5]
     while contest.queue:
-        contest.score({SHARES[0]: 1.5, SHARES[1]: 1.55, SHARES[2]: 1.42}[contest.rival], 90)  # type: ignore[index]
-    assert contest.winner == SHARES[2]
+        contest.score({"blocks": 2.0, 1.0: 1.5, 0.5: 1.55, 0.2: 1.42}[contest.rival], 90)
+    assert contest.winner == 0.2
 
 
 def test_a_rival_that_nobody_comes_close_to_does_not_run_again() -> None:
-    contest = Contest()
-    contest.begin(100, with_eager=True)
+    contest = contest_of_all()
     for seconds in (1.0, 1.31, 1.4, 1.5, 1.6):
         contest.score(seconds, 90)
     assert not contest.queue
@@ -100,9 +113,7 @@ def test_a_rival_that_takes_too_much_memory_when_it_runs_again_is_out() -> None:
     contest.begin(100, with_eager=False)
     contest.score(1.0, 90)
     contest.score(0.95, 99)
-    contest.refuse(400)
-    contest.refuse(500)
-    assert contest.queue == [SHARES[0], "blocks"]
+    assert contest.queue == [1.0, "blocks"]
     contest.score(0.9, 101)
     contest.score(1.0, 90)
     assert not contest.queue
@@ -155,8 +166,7 @@ def by_least_time(host: Host, times: dict[Rival, tuple[float, float]]) -> Rival:
 
 
 def by_contest(host: Host, times: dict[Rival, tuple[float, float]]) -> Rival:
-    contest = Contest()
-    contest.begin(1, with_eager=True)
+    contest = contest_of_all(1)
     while contest.queue:
         took = [host.run(*times[contest.rival]) for _ in range(contest.passes)]
         contest.score(fmean(took[1:]), 1)

@@ -2,8 +2,8 @@
 
 A compiler that sees the whole model fuses across the borders of blocks, and its host calls one function instead of many. Compiled
 blocks between others, in turn, can cost the host more than a survey of them shows. So after the plan has been followed for a few
-passes, which are timed, the plan without compiled blocks is, and then the model compiled with each share of its activations saved,
-the smallest share first (`contest`). The fastest way that fits the budget stays: `compile=True` is not slower than without it, nor
+passes, which are timed, the plan without compiled blocks is, and then the model compiled with the largest share of its activations
+saved that fits (`contest`). The fastest way that fits the budget stays: `compile=True` is not slower than without it, nor
 than `torch.compile` alone. The compiler says what it would save before anything runs: a share is not tried if that does not fit
 beside what the device holds before forward, or if its backward could exceed what the device has. One that takes more than the
 budget all the same is not taken.
