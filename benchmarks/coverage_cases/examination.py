@@ -268,13 +268,13 @@ def _call_step(step: Callable[..., Any], batch: int | None) -> None:
         step(batch) if needs_one else step()
 
 
-def seed() -> None:
+def seed(number: int = 0) -> None:
     import numpy as np
     import torch
 
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002  # what the libraries read
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002  # what the libraries read
 
 
 def _one_line(error: BaseException) -> str:

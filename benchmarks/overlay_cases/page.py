@@ -273,8 +273,8 @@ def further(data: Row) -> list[str]:
         ),
         *wrapped(calls_in_cpp(data)),
         *wrapped(
-            "The simulator was not changed after these runs. Beside the fastest plain step of each network, which the host disturbs "
-            f"least, its times are: {'; '.join(beside_fastest(data))}."
+            "The simulator was not changed after these runs. Beside the fastest plain step of each network, which the host "
+            f"disturbs least, its times are: {'; '.join(beside_fastest(data))}."
         ),
         "## Networks that the overlay had not met",
         "",
@@ -411,7 +411,7 @@ def repeat() -> list[str]:
         'print(ty.plan_memory(ty.capture(model, inputs), on="h200"))  # anywhere: the least budget, the time of each',
         "",
         'with ty.live.overlay(model, budget="24 GB", compile=True) as pages:  # on the GPU',
-        "    for batch in loader:  # as before: Trainer, accelerate, DDP, FSDP2",
+        "    for batch in loader:  # as before: Trainer, accelerate, DDP, FSDP2; the first steps measure, until pages.is_settled",
         "        ...",
         "print(pages.report())",
         "",

@@ -183,7 +183,7 @@ class ModuleState:
                 self.modules = list(block.named_modules())
                 self.values = [value for path, module in self.modules for value in _values_of(path, module)]
             elif self.knowledge.slots:
-                self.values = [_value_of(block, slot) for slot in self.knowledge.slots]
+                self.values = [_without_history(_value_of(block, slot)) for slot in self.knowledge.slots]
 
     def keep_written(self) -> None:
         """Called after the call: forgets what it has not written."""
@@ -195,7 +195,7 @@ class ModuleState:
             for value in _values_of(path, module):  # attributes that the call made
                 if (path, value.slot.place, value.slot.name) not in before:
                     written.append(_Value(value.slot._replace(in_place=False), value.holder, _ABSENT, 0, None))
-        self.modules, self.values = [], written
+        self.modules, self.values = [], [_without_history(value) for value in written]
         self.knowledge.calls += 1
         self.knowledge.slots |= {value.slot for value in written}
 
@@ -226,6 +226,14 @@ def _written(value: _Value) -> _Value | None:
     if value.holder.get(value.slot.name, _ABSENT) is value.value:
         return None
     return value._replace(slot=value.slot._replace(in_place=False), content=None)
+
+
+def _without_history(value: _Value) -> _Value:
+    """A tensor of an earlier step would hold all that its graph has saved, and a repetition makes no graph that is used."""
+    held = value.value
+    if isinstance(held, Tensor) and held.grad_fn is not None:
+        return value._replace(value=held.detach().requires_grad_())
+    return value
 
 
 def _values_of(path: str, module: nn.Module) -> Iterator[_Value]:
