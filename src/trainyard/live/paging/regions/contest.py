@@ -3,16 +3,17 @@
 The rivals are the plan by blocks, the plan without compiled blocks, and the model compiled as a whole with each share of its
 activations saved. Each runs a few passes in its turn, in several rounds. A host that other programs slow down for some seconds does
 so to most rivals of a round, and less to those of another: so only rivals that ran in the same rounds are compared, by the
-geometric mean of their times. (The ratio of two such means is the mean ratio of turns in one round.) A rival leaves when it takes
-more than the budget, when it is slower than the fastest by a factor that falls from round to round, or when it is known that it
+geometric mean of their times. (The ratio of two such means is the mean ratio of turns in one round.) Of the passes in a turn, which
+take less than a second, the fastest counts: single ones are held up for many reasons. A rival leaves when it takes more than the
+budget, when it is slower than the fastest by a factor that falls from round to round, or when it is known that it
 would not be faster by more than a percent. The fastest that is left stays.
 
 To compile a whole model takes minutes. A larger share of saved activations means less to compute again: so the largest share is
 tried first, and the first that fits is the only new one.
 
-The least of a rival's times, which counted before, is of a moment in which the host was quick. Where two rivals ask for a different
-amount of the host's time, that moment says little about the others: ConvNeXt's plan by blocks was the faster one in it, and took
-99 ms instead of 83 afterwards.
+The least of all of a rival's times, which counted before, is of a moment in which the host was quick. Where two rivals ask for a
+different amount of the host's time, that moment says little about the others: ConvNeXt's plan by blocks was the faster one in it,
+and took 99 ms instead of 83 afterwards.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from math import inf
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -355,7 +354,7 @@ class RegionPages:
         if signature != self._current:
             self._install(signature, plan, contest)
         elif contest.queue and plan.followed >= contest.passes:
-            contest.score(fmean(self.step_s[1:] or [inf]), self._note_peak())
+            contest.score(min(self.step_s[1:], default=inf), self._note_peak())
             plan.followed = 0
             self._install(signature, plan, contest)
         elif isinstance(self._rival, str) and (plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0):
