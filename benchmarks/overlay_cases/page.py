@@ -311,12 +311,13 @@ def gradients(runs: Row) -> list[str]:
         *summary(records["blocks"]),
         "",
         *wrapped(
-            f"With `unit='tensors'` {by_tensors['equal']} of {decided(by_tensors)} have the bits of plain training."
+            f"With `unit='tensors'` {by_tensors['equal']} of {decided(by_tensors)} have the bits of plain training; the others do "
+            "not repeat their own gradients (Reformer, spectral normalisation)."
         ),
         *wrapped(
-            "The first of these sweeps found two errors, both mended since: *selective* had wrong gradients where the result of a "
-            "stacked product is changed in place (BigBird, LayoutLMv3, Nystromformer, MViTv2), and a checkpointed block that keeps "
-            "a state of its own ended in an error (RecurrentGemma)."
+            "The first of these sweeps found three errors, mended since: *selective* had wrong gradients where the result of a "
+            "stacked product is changed in place (BigBird, LayoutLMv3, Nystromformer, MViTv2), a checkpointed block that keeps a "
+            "state of its own ended in an error (RecurrentGemma), and so did modules compiled in place under `unit='tensors'`."
         ),
     ]
 

@@ -495,3 +495,20 @@ def test_the_model_and_global_torch_state_are_unchanged_afterwards() -> None:
     assert {name: dict(module.__dict__) for name, module in model.named_modules()} == before
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_modules_compiled_in_place_run_their_own_code_inside_and_are_compiled_again_afterwards() -> None:
+    block = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+    model, x = nn.Sequential(block, nn.Linear(8, 1)), torch.randn(32, 8)
+    expected = torch.autograd.grad(model(x).sum(), list(model.parameters()))
+    block.compile(backend="aot_eager")
+    compiled = block._compiled_call_impl
+    pages = ty.live.overlay(model, "1 GB", "host", smallest=0, policy=always("recompute"))
+    with pytest.warns(UserWarning, match=r"compiled in place \(1\) run uncompiled"):
+        pages.__enter__()
+    for _ in range(6):
+        model.zero_grad()
+        model(x).sum().backward()
+        assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected, strict=True) if p.grad is not None)
+    pages.__exit__()
+    assert block._compiled_call_impl is compiled

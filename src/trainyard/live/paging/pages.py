@@ -84,6 +84,7 @@ class Pages:
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
             stack.callback(self._close)
+            self._set_compiled_code_aside(stack)
             stack.callback(self._take_off)
             self._put_on()
             stack.callback(self.model.register_forward_pre_hook(self._gate, with_kwargs=True).remove)
@@ -94,6 +95,19 @@ class Pages:
         assert self._stack is not None
         self._stack.close()
         self._stack = None
+
+    def _set_compiled_code_aside(self, stack: ExitStack) -> None:
+        """Modules that were compiled in place run their own code: torch does not compile below a mode that sees single ops."""
+        compiled = [module for module in self.model.modules() if "_compiled_call_impl" in module.__dict__]
+        for module in compiled:
+            code = module.__dict__.pop("_compiled_call_impl")
+            stack.callback(module.__dict__.__setitem__, "_compiled_call_impl", code)
+        if compiled:
+            warnings.warn(
+                f"modules that were compiled in place ({len(compiled)}) run uncompiled inside an overlay by tensors: "
+                "write unit='blocks' to keep them compiled",
+                stacklevel=4,
+            )
 
     def _close(self) -> None:
         self._note_peak()
