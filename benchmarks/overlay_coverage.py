@@ -48,7 +48,8 @@ class Record:
     family: str
     name: str
     outcome: str = "equal"
-    """equal (bit for bit), rounding, differs, fails; without a result: not built, own step, no blocks, plain fails, random."""
+    """equal (bit for bit), rounding, differs, fails; without a result: not built, own step, no blocks, plain fails, or random: plain
+    training does not repeat its own gradients either, or compiled code would draw other random numbers."""
     blocks: int = 0
     difference: float = 0.0
     error: str = ""
@@ -152,10 +153,11 @@ def train(record: Record, training: Training, unit: str, compiler: str | None) -
     except Exception as error:
         record.outcome, record.error = "fails", repr(error)[:300]
         return
-    if record.difference > max(rounding_of(training, compiler), 10 * noise):
+    rounding = rounding_of(training, compiler)
+    if record.difference > max(rounding, 10 * noise):
         record.outcome = "differs"
     elif record.difference > 0:
-        record.outcome = "rounding"
+        record.outcome = "rounding" if record.difference <= rounding else "random"
 
 
 def examine(case: tuple[str, str], unit: str, compiler: str | None) -> Record:

@@ -311,8 +311,8 @@ def gradients(runs: Row) -> list[str]:
         *summary(records["blocks"]),
         "",
         *wrapped(
-            f"With `unit='tensors'` {by_tensors['equal']} of {decided(by_tensors)} have the bits of plain training; the others do "
-            "not repeat their own gradients (Reformer, spectral normalisation)."
+            f"With `unit='tensors'` {by_tensors['equal']} of {decided(by_tensors)} have the bits of plain training. Models that do "
+            "not repeat their own gradients are not counted (Reformer)."
         ),
         *wrapped(
             "The first of these sweeps found three errors, mended since: *selective* had wrong gradients where the result of a "
