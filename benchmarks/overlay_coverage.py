@@ -48,8 +48,8 @@ class Record:
     family: str
     name: str
     outcome: str = "equal"
-    """equal (bit for bit), rounding, differs, fails; without a result: not built, own step, no blocks, plain fails, or random: plain
-    training does not repeat its own gradients either, or compiled code would draw other random numbers."""
+    """equal (bit for bit), rounding, differs, fails; without a result: not built, own step, no blocks, plain fails, or random:
+    plain training does not repeat its own gradients either, or compiled code would draw other random numbers."""
     blocks: int = 0
     difference: float = 0.0
     error: str = ""
