@@ -24,6 +24,7 @@ def built(family: str, name: str) -> Training:
     return training
 
 
+@pytest.mark.slow  # what was wrong has quick tests in tests/live/test_checkpointing.py and test_call_state.py
 @pytest.mark.parametrize("name", FOUND)
 def test_models_on_which_checkpoints_were_wrong_have_the_gradients_of_plain_training(name: str) -> None:
     record = Record(family=FOUND[name], name=name)
