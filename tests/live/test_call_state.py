@@ -178,6 +178,13 @@ class Recurrent(nn.Module):
                 self.mean.add_(1.0)
                 y = y * self.mean.clone()
                 self.mean = self.mean + y.detach().mean(0)
+            case "in place or replaced":  # one after the other
+                self.calls = getattr(self, "calls", 0) + 1
+                y = y * (1 + self.mean)
+                if self.calls % 2:
+                    self.mean.add_(y.detach().mean(0))
+                else:
+                    self.mean = y.detach().mean(0)
             case "counter":
                 y = y * float(getattr(self, "calls", 0) % 3)
                 self.calls = getattr(self, "calls", 0) + 1
@@ -190,7 +197,17 @@ def state_of(module: nn.Module) -> list[Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "kind", ["replaced", "made", "through the graph", "in place", "in place and replaced", "counter", "spectral norm"]
+    "kind",
+    [
+        "replaced",
+        "made",
+        "through the graph",
+        "in place",
+        "in place and replaced",
+        "in place or replaced",
+        "counter",
+        "spectral norm",
+    ],
 )
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_module_that_keeps_a_state_of_its_own_trains_as_in_plain_calls(way: str, kind: str, twice: bool) -> None:

@@ -605,5 +605,5 @@ def test_calls_written_in_cpp_give_the_gradients_of_plain_training(recwarn: pyte
                 torch.testing.assert_close(parameter.grad, gradient, msg=f"step {step}")
             if pages.is_settled:
                 break
-        assert {"blocks", *(f"whole {share}" for share in SHARES)} <= set(pages.rivals)
+        assert {"blocks", f"whole {SHARES[0]}"} <= set(pages.rivals)
     assert not [note for note in recwarn if "cannot be compiled" in str(note.message)]

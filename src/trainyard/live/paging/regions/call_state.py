@@ -150,7 +150,12 @@ class _Knowledge:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.slots: set[Slot] = set()
+        self.slots: dict[tuple[str, str, str], Slot] = {}
+
+    def add(self, slot: Slot) -> None:
+        """A slot that one call writes in place and another replaces is copied."""
+        known = self.slots.get(slot[:3], slot)
+        self.slots[slot[:3]] = slot._replace(in_place=slot.in_place or known.in_place)
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, _Knowledge] = WeakKeyDictionary()
@@ -183,21 +188,22 @@ class ModuleState:
                 self.modules = list(block.named_modules())
                 self.values = [value for path, module in self.modules for value in _values_of(path, module)]
             elif self.knowledge.slots:
-                self.values = [_without_history(_value_of(block, slot)) for slot in self.knowledge.slots]
+                self.values = [_without_history(_value_of(block, slot)) for slot in self.knowledge.slots.values()]
 
     def keep_written(self) -> None:
         """Called after the call: forgets what it has not written."""
         if not self.modules or self.knowledge is None:
             return
-        before = {(value.slot.path, value.slot.place, value.slot.name) for value in self.values}
+        before = {value.slot[:3] for value in self.values}
         written = [value for value in map(_written, self.values) if value is not None]
         for path, module in self.modules:
             for value in _values_of(path, module):  # attributes that the call made
-                if (path, value.slot.place, value.slot.name) not in before:
+                if value.slot[:3] not in before:
                     written.append(_Value(value.slot._replace(in_place=False), value.holder, _ABSENT, 0, None))
         self.modules, self.values = [], [_without_history(value) for value in written]
         self.knowledge.calls += 1
-        self.knowledge.slots |= {value.slot for value in written}
+        for value in written:
+            self.knowledge.add(value.slot)
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
