@@ -271,7 +271,8 @@ def further(data: Row) -> list[str]:
         *wrapped(
             "The two that are surely slower are wrong choices between ways to run a compiled model. The least of each way's times "
             "decided, and that is of a moment in which the host was quick. "
-            f"{wrong_choice(networks)} The UNet at 15.5 GiB took a share of 0.2 instead of 0.5. Ways are now compared by the mean of the rounds in which all of them ran. With hosts "
+            f"{wrong_choice(networks)} The UNet at 15.5 GiB took a share of 0.2 instead of 0.5. Ways are now "
+            "compared by the mean of the rounds in which all of them ran. With hosts "
             "that a simulation makes uneven, choices that cost more than 2 % fall from 263 to 131 of 2,400 "
             "(`tests/live/test_regions_contest.py`). That has not run on a GPU yet."
         ),
