@@ -108,7 +108,7 @@ def is_same_code(alternative: Row, row: Row) -> bool:
         return False
     if alternative["name"] == "plain":
         return not row["compile"] and set(row["variants"]) == {"keep"}
-    if row.get("compiler") == "inductor_cpp":
+    if row.get("compiler") == "inductor_cpp" or row.get("replayed"):
         return False
     return bool(row["compile"]) and alternative["name"] == f"torch.compile, budget {row['whole_share']}"
 

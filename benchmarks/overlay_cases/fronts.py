@@ -215,7 +215,7 @@ class Front:
                 row["refused"] = str(error)
                 return None
             texts = {str(note.message) for note in notes}
-            row |= described(pages.plan) | {"whole_share": pages.whole_share, "equal_bits": None}
+            row |= described(pages.plan) | {"whole_share": pages.whole_share, "replayed": pages.is_replayed, "equal_bits": None}
             row["rivals"] = {name: [1e3 * score.seconds, score.peak_bytes / GIB] for name, score in pages.rivals.items()}
             row["prepared_s"] = time.perf_counter() - begun
             row["warnings"] = [text for text in texts if "budget" in text or "compiled" in text]
@@ -272,8 +272,9 @@ def shown(row: dict[str, Any]) -> str:
         text += f" (predicted {row['predicted_ms']:.1f} ms, {row['predicted_gib']:.2f} GiB; {row['variants']})"
         text += f"; {row['times_as_fast']:.3f} +- {row['error']:.3f} times as fast"
         text += (
-            f" prepared in {row['prepared_s']:.1f} s; whole {row['whole_share']}; bits {row['equal_bits']}; {row['warnings'] or ''}"
+            f" prepared in {row['prepared_s']:.1f} s; whole {row['whole_share']}; {'replayed' if row['replayed'] else 'called'}; "
         )
+        text += f"bits {row['equal_bits']}; {row['warnings'] or ''}"
     return text
 
 
@@ -299,7 +300,7 @@ def paged(network: Network, gib: float, watch: Stopwatch) -> dict[str, Any]:
             network.step()
         row["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
         samples = Samples()
-        watch.time(network, samples, 3, 1)
+        watch.time(network, samples, 3, 1, pages=pages)
         row |= samples.row() | described(pages.plan)
     with torch.no_grad():
         row["last_loss"] = float(network.loss())

@@ -67,8 +67,8 @@ class Stopwatch:
     def __init__(self, device: str) -> None:
         self.on_gpu = device == "cuda"
 
-    def time(self, network: Network, samples: Samples, steps: int, warm: int, *, of_host: bool = True) -> None:
-        """A turn of `steps`, and with `of_host` one more, whose issue alone is timed."""
+    def time(self, network: Network, samples: Samples, steps: int, warm: int, *, of_host: bool = True, pages: Any = None) -> None:
+        """A turn of `steps`, and with `of_host` one more, whose issue alone is timed. Recordings of `pages` count as memory."""
         import torch
 
         for _ in range(warm):
@@ -87,7 +87,9 @@ class Stopwatch:
             samples.host_ms.append(1e3 * (time.perf_counter() - begun))  # the device was idle, so nothing held the host up
             self._wait()
         samples.turns.append([self._ms(start, end) for start, end in pairwise(marks)])
-        samples.gib = max(samples.gib, torch.cuda.max_memory_allocated() / GIB if self.on_gpu else 1.0)
+        hidden_bytes = 0 if pages is None else pages.hidden_bytes
+        peak_gib = (torch.cuda.max_memory_allocated() + hidden_bytes) / GIB if self.on_gpu else 1.0
+        samples.gib = max(samples.gib, peak_gib)
 
     def _mark(self) -> Any:
         import torch
@@ -125,12 +127,15 @@ def take_turns(
     ways: Sequence[tuple[Callable[[], AbstractContextManager[Any]], Samples]],
 ) -> None:
     """Rounds of all ways to train, until each is compared well enough with the first."""
+    from trainyard.live.paging.regions.pages import RegionPages
+
     (_, first), *others = ways
     deadline = time.monotonic() + repeats.seconds
     for number in range(10**6):
         for context, samples in ways:
-            with context():
-                watch.time(network, samples, repeats.steps, repeats.warm, of_host=number < HOST_ROUNDS)
+            with context() as opened:
+                pages = opened if isinstance(opened, RegionPages) else None
+                watch.time(network, samples, repeats.steps, repeats.warm, of_host=number < HOST_ROUNDS, pages=pages)
         is_known = all(compared(first, other)[1] <= ERROR for _, other in others)
         if number + 1 >= repeats.rounds and (is_known or time.monotonic() > deadline):
             break

@@ -22,7 +22,8 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.live.paging.regions import planning
 from trainyard.live.paging.regions.contest import SHARES
 from trainyard.live.paging.regions.finding import regions_of
-from trainyard.live.paging.regions.pages import RegionPages, state_bytes
+from trainyard.live.paging.regions.optimizer_state import state_bytes
+from trainyard.live.paging.regions.pages import RegionPages
 from trainyard.live.paging.regions.planning import Cost, RegionPlan, Trial, plan_of, transients_of, worth_having
 from trainyard.live.paging.regions.survey import Measures, Segment
 from trainyard.mapping.overlay.policy import Choice, Problem, used_bytes, with_cost

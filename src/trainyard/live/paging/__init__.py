@@ -31,7 +31,8 @@ from trainyard.live.paging.optimizer import PagedOptimizer, paged_optimizer
 from trainyard.live.paging.pages import Pages
 from trainyard.live.paging.planning import Policy
 from trainyard.live.paging.regions.finding import regions_of
-from trainyard.live.paging.regions.pages import RegionPages, state_bytes
+from trainyard.live.paging.regions.optimizer_state import state_bytes
+from trainyard.live.paging.regions.pages import RegionPages
 from trainyard.live.paging.regions.variants import COMPILERS, CompilerName
 from trainyard.live.paging.report import LayerBytes, Report
 from trainyard.live.paging.stores import StoreName, open_store
@@ -55,6 +56,7 @@ def overlay(
     policy: Policy = as_needed,
     unit: Unit = "auto",
     compile: bool | CompilerName = False,
+    replay: bool | None = None,
     optimizer: Optimizer | None = None,
 ) -> Pages | RegionPages:
     """`with overlay(model, budget="4 GB") as pages:` trains the model, as it is, within so much device memory.
@@ -71,7 +73,9 @@ def overlay(
     first step will make. `compile=True` lets `torch.compile` make further variants, which are faster and save less, and compares
     the plan with the whole model compiled; they round differently from eager training, whereas everything else gives its gradients
     bit for bit. `compile="inductor_cpp"` has their calls written in C++, which needs a C++ compiler and minutes more: for models
-    whose kernels are so short that the host sets the pace.
+    whose kernels are so short that the host sets the pace. `replay` allows calls of blocks to be recorded as CUDA graphs, where
+    that is faster, so that the host issues one call for hundreds of kernels; None: on a GPU. Recordings take memory that
+    `torch.cuda.max_memory_allocated` does not show and `pages.peak_bytes` does: it counts towards the budget.
 
     Tensors: the first passes are slow, since they are recorded; one that takes more than the budget after all makes its plan
     tighter. A budget below the least possible is refused at the end of the first backward. `store` is "pinned" (page-locked host
@@ -105,6 +109,8 @@ def overlay(
         )
     if compile and not regions:
         raise BadInput(f"compile= is for unit='blocks', and {type(model).__name__} has no blocks here: write unit='tensors'")
+    if replay and (not regions or for_tensors):
+        raise BadInput("replay= is for unit='blocks': single tensors are never replayed")
     if regions and not for_tensors:
         return RegionPages(
             model,
@@ -113,6 +119,7 @@ def overlay(
             device=device,
             policy=policy,
             compiler="inductor" if compile is True else compile or None,
+            replay=device.type == "cuda" if replay is None else replay,
             reserved=0 if optimizer is None else state_bytes(optimizer),
         )
     smallest_bytes = SMALLEST_BYTES[device.type] if smallest is None else int(parse(smallest, "B", "smallest"))

@@ -336,6 +336,11 @@ class Pages:
         """None: single tensors are moved, and the model is not compiled."""
         return None
 
+    @property
+    def replayed_calls(self) -> int:
+        """0: nothing is recorded where saved tensors pass hooks."""
+        return 0
+
     def report(self) -> Report:
         """The plan by layer, with predicted and measured time and memory."""
         from trainyard.live.paging.report import report

@@ -36,6 +36,8 @@ class Report:
     passes: dict[str, int]
     whole_share: float | None = None
     """Where the model runs compiled as a whole: the share of its activations that is saved. The rows are then not in use."""
+    replayed_calls: int = 0
+    """Calls that are replayed as CUDA graphs in each pass: of blocks, or one of the whole model."""
 
     def __str__(self) -> str:
         lines = [f"{'layer':40} {'kept':>10} {'sent':>10} {'made again':>10}"]
@@ -50,6 +52,9 @@ class Report:
         lines.append(f"peak: predicted {peaks[0]}, measured {peaks[1]}, budget {peaks[2]}")
         if self.whole_share is not None:
             lines.append(f"the model runs compiled as a whole, with {self.whole_share} of its activations saved: that is faster")
+        if self.replayed_calls:
+            calls = "1 call is" if self.replayed_calls == 1 else f"{self.replayed_calls} calls are"
+            lines.append(f"{calls} replayed in each pass: the host issues one graph for all of its kernels")
         return "\n".join(lines)
 
 
@@ -73,4 +78,5 @@ def report(pages: Pages | RegionPages) -> Report:
         budget_bytes=pages.budget,
         passes=dict(pages.passes),
         whole_share=pages.whole_share,
+        replayed_calls=pages.replayed_calls,
     )

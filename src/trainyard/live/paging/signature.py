@@ -17,6 +17,11 @@ def tensors_of(item: Any) -> list[Tensor]:
     return [leaf for leaf in leaves(item) if isinstance(leaf, Tensor)]
 
 
+def autocast_modes() -> list[tuple[str, bool, torch.dtype]]:
+    """Of each type of device: whether operands are cast, and to what."""
+    return [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cuda", "cpu")]
+
+
 def signature_of(model: nn.Module, device: torch.device, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Signature:
     """Mode, autocast, and the shapes and types of the tensors in a call's arguments."""
     inputs = tensors_of((arguments, keywords))

@@ -15,6 +15,8 @@ In reading order:
 - planning: from the surveys to the problem of `trainyard.mapping.overlay.policy`, and from its choice to a variant for each region
 - whole: the model compiled as a whole, as a rival of the plan
 - contest: the plan, the plan without compiled blocks and the whole model, measured in rounds: the fastest that fits stays
+- replay/: calls of blocks that are recorded as graphs of CUDA, so that the host issues one call instead of hundreds
+- progress: what is to be measured of a model and what is known; pass_times: of a plan's first passes; optimizer_state
 - pages: the with-block: survey passes first, then the plan
 
 Several small copies, op by op recomputation and budgets on the CPU are the business of the folder above.

@@ -113,8 +113,8 @@ _Buffer = tuple[dict[str, Tensor | None], str, Tensor | None]
 
 
 def set_statistics_aside(call: Callable[..., Any]) -> list[_Buffer]:
-    """The running statistics that the block of a call would write; others that nobody reads take their place."""
-    block = getattr(call, "__self__", None)
+    """The running statistics that a block, or the block of a call, would write; others that nobody reads take their place."""
+    block = call if isinstance(call, nn.Module) else getattr(call, "__self__", None)
     aside: list[_Buffer] = []
     for module in block.modules() if isinstance(block, nn.Module) else ():
         if isinstance(module, _NormBase) and module.training and module.track_running_stats:
@@ -159,6 +159,12 @@ class _Knowledge:
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, _Knowledge] = WeakKeyDictionary()
+
+
+def writes_state(block: nn.Module) -> bool:
+    """Whether a checkpointed call of the block has written buffers or attributes, other than running statistics."""
+    knowledge = _KNOWN.get(block)
+    return knowledge is not None and bool(knowledge.slots)
 
 
 class _Value(NamedTuple):

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.live.paging.blocks import changed_in_place, mapped
 from trainyard.live.paging.regions.call_state import ModuleState, copied, put_back, set_statistics_aside, without_empty_caches
-from trainyard.live.paging.signature import tensors_of
+from trainyard.live.paging.regions.replay.random_numbers import is_recording, recorded_random
+from trainyard.live.paging.signature import autocast_modes, tensors_of
 
 Call = Callable[..., Any]
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
@@ -140,14 +141,20 @@ class _LastTensor(Exception):
 class _Frame:
     """One checkpointed call: what to repeat, and the tensors of the repetition that backward has not used yet."""
 
-    __slots__ = ("arguments", "autocast", "call", "keywords", "products", "random", "shapes", "state", "values", "versions")
+    __slots__ = (
+        "arguments", "autocast", "call", "keywords", "products", "random", "recorded_random", "shapes", "state", "values",
+        "versions",
+    )  # fmt: skip
 
     def __init__(self, call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.call, self.arguments, self.keywords = call, copied(arguments), copied(keywords)
         inputs = tensors_of((arguments, keywords))
         self.versions = [(tensor, tensor._version) for tensor in inputs if not tensor.is_inference()]
-        self.random = [(generator, generator.get_state()) for generator in _generators(inputs)]
-        self.autocast = _autocast_modes()
+        # States of generators cannot be read while CUDA records: there the recording has its own.
+        generators = [] if is_recording() else _generators(inputs)
+        self.random = [(generator, generator.get_state()) for generator in generators]
+        self.recorded_random = recorded_random()
+        self.autocast = autocast_modes()
         self.state = ModuleState(call)
         self.shapes: list[torch.Size] = []
         self.values: list[Tensor | None] = []
@@ -199,7 +206,9 @@ class _Frame:
             stack.enter_context(torch.enable_grad())
             if self.products is not None:
                 stack.enter_context(_Replaying(self.products))
-            if self.autocast != _autocast_modes():
+            if self.recorded_random is not None:
+                stack.enter_context(self.recorded_random.as_recorded())
+            if self.autocast != autocast_modes():
                 for device, enabled, dtype in self.autocast:
                     stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
             stack.enter_context(self.state.as_before())
@@ -222,7 +231,3 @@ def _generators(inputs: list[Tensor]) -> list[torch.Generator]:
     """The default generators of the host and of the devices that the inputs are on."""
     devices = {tensor.device.index for tensor in inputs if tensor.device.type == "cuda"}
     return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
-
-
-def _autocast_modes() -> list[tuple[str, bool, torch.dtype]]:
-    return [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cuda", "cpu")]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -21,52 +21,34 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import nn
 
 from trainyard.errors import BadInput
-from trainyard.live.paging.measures import clock_of
 from trainyard.live.paging.planning import Policy
-from trainyard.live.paging.regions.contest import SHARES, Contest, Rival, Score
+from trainyard.live.paging.regions.contest import PLANS, REPLAYED, SHARES, WHOLE_REPLAYED, Rival, Score
 from trainyard.live.paging.regions.finding import Region
-from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
-from trainyard.live.paging.regions.survey import Survey, What
-from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
-from trainyard.live.paging.regions.whole import WholeModel, can_be_compiled
-from trainyard.live.paging.signature import Signature, signature_of, tensors_of
+from trainyard.live.paging.regions.pass_times import PassTimes
+from trainyard.live.paging.regions.planning import RegionPlan
+from trainyard.live.paging.regions.progress import REPLAY_ROOM, Progress
+from trainyard.live.paging.regions.replay.session import Replays
+from trainyard.live.paging.regions.survey import Survey
+from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, variants
+from trainyard.live.paging.regions.whole import WholeModel, is_in_one_process
+from trainyard.live.paging.signature import Signature, signature_of
 from trainyard.mapping.overlay.search import enough
 from trainyard.units import parse, show
 
 if TYPE_CHECKING:
     from trainyard.live.paging.report import Report
 
-TIMES = 2
-"""Survey passes that time a variant; a compiled one has another before them."""
-TIMED = 20
-"""Passes of a plan whose time is measured."""
 CHECKED = (3, 32)
 """The peak memory of a plan's first passes is compared with the budget, and then of one pass in so many."""
 TIGHTENED = 4
 """How often a plan is chosen again because its passes took more memory than predicted."""
 SIGNATURES = 64
 """Plans in the cache; the least recently used is dropped first."""
-
-
-class _Progress:
-    """The surveys of one signature so far."""
-
-    def __init__(self, ways: tuple[Variant, ...]) -> None:
-        # The very first pass makes handles, kernels and, at its end, the optimizer's state: its memory is measured once more.
-        self.agenda: list[tuple[Variant, What]] = [(way, "memory") for way in (ways[0], *ways)]
-        for number in range(TIMES + 1):  # in turns: a host that is busy for a while slows all variants down
-            # The first timed pass of a compiled variant is the first in which most regions run it.
-            self.agenda.extend((way, "time") for way in ways if number < TIMES or way.compiles)
-        self.trials = {way.name: Trial(compiles=way.compiles) for way in ways}
-        self.surveys: list[tuple[str, Survey]] = []
-        """Their events are read after the last pass: a device that the host has waited for starts idle, and seems slower."""
-        self.kinds: dict[str, tuple[Any, ...]] = {}
-        self.plan: RegionPlan | None = None
-        self.contest = Contest()
+PATIENCE = 32
+"""Passes in a row with one signature after which calls are recorded anew, where passes of another one came between."""
 
 
 class RegionPages:
@@ -81,23 +63,24 @@ class RegionPages:
         device: torch.device,
         policy: Policy,
         compiler: CompilerName | None = None,
+        replay: bool = False,
         reserved: int = 0,
     ) -> None:
         self.model, self.regions, self.budget, self.device, self.policy = model, regions, budget, device, policy
         self.ways = variants(compiler)
-        self.compiler = compiler if compiler is not None and can_be_compiled(model) else None
+        self.compiler = compiler if compiler is not None and is_in_one_process(model) else None
         self.reserved = reserved
         self.plan: RegionPlan | None = None
         self.passes: Counter[str] = Counter()
         self.peak_bytes = 0
-        self._progress: dict[Signature, _Progress] = {}
+        self._progress: dict[Signature, Progress] = {}
         self._current: Signature | None = None
         self._survey: Survey | None = None
         self._stack: ExitStack | None = None
-        self._clock = clock_of(device)
-        self._spans: deque[tuple[Any, Any]] = deque(maxlen=TIMED)
-        self._timing: RemovableHandle | None = None
-        self._start: Any = None
+        self._times = PassTimes(model, device)
+        self._replays = Replays(device, is_allowed=replay and is_in_one_process(model))
+        self._patience = 0
+        """Passes until calls are recorded; 0: they are, or are not to be."""
         self._is_elsewhere = False
         self._whole: WholeModel | None = None
         self._rival: Rival = "blocks"
@@ -136,7 +119,8 @@ class RegionPages:
 
     def _close(self) -> None:
         self._note_peak()
-        self._stop_timing()
+        self._times.stop()
+        self._replays.close()
         self._current = self._survey = None
 
     # -- passes
@@ -155,19 +139,22 @@ class RegionPages:
         progress = self._progress.get(signature)
         if progress is None:
             self._drop_oldest()
-            progress = self._progress[signature] = _Progress(self.ways)
+            progress = self._progress[signature] = Progress(self.ways, with_replays=self._replays.is_allowed)
         if progress.plan is not None:
-            self._follow(signature, progress.plan, progress.contest)
+            self._follow(signature, progress, progress.plan)
         else:
             self._current = None
             self._prepare(progress)
+        self._replays.begin()
+        self._times.begin()
 
     def _leave_alone(self) -> None:
         """The model was moved to another device: it runs plainly until it is back."""
         if not self._is_elsewhere:
             warnings.warn(f"the model has left {self.device}, for which this overlay was made: it runs without one", stacklevel=2)
         self._is_elsewhere, self._current, self._survey = True, None, None
-        self._stop_timing()
+        self._times.stop()
+        self._replays.close()
         for entry in self._entries.values():
             entry.restore()
         if self._whole is not None:
@@ -177,53 +164,50 @@ class RegionPages:
         if len(self._progress) == SIGNATURES:
             del self._progress[next(iter(self._progress))]
 
-    def _prepare(self, progress: _Progress) -> None:
+    def _prepare(self, progress: Progress) -> None:
         """Installs the variants that the next survey pass measures."""
         self._note_peak()
-        variant, what = progress.agenda[0]
-        survey = self._survey = Survey(self.device, what, partial(self._surveyed, progress))
-        chosen = self._to_survey(progress, variant, what)
+        self._times.stop()
+        variant, task = progress.agenda[0]
+        survey = self._survey = Survey(
+            self.device, "memory" if task == "memory" else "time", partial(self._surveyed, progress, variant.name)
+        )
+        chosen = progress.to_survey(variant, task, self.budget)
+        if task != "replay" or self._replays.label != variant.name:
+            self._replays.close()
+            self._reset_peak()
+        passes = self._replays.open(variant.name, progress.rehearsals) if task == "replay" else None
         for region in self.regions:
-            entry = self._entries[region.name]
-            call = entry.variant(variant if region.name in chosen else CHECKPOINT)
+            entry, way = self._entries[region.name], variant if region.name in chosen else CHECKPOINT
+            call = entry.variant(way)
+            if passes is not None:
+                call = passes.around(region, way.name, call)
             entry.replace(survey.around(region, call))
         self.passes["surveyed"] += 1
 
-    def _to_survey(self, progress: _Progress, variant: Variant, what: What) -> frozenset[str]:
-        """The regions that run in a variant while it is measured: as many as the budget allows, when their size is known."""
-        if variant is CHECKPOINT:
-            return frozenset(self._entries)
-        base, trial = progress.trials[CHECKPOINT.name].memory, progress.trials[variant.name]
-        if what == "memory" or base is None:
-            trial.sampled = frozenset(typical(progress.kinds).values())
-            return trial.sampled
-        if not trial.regions:
-            held = held_bytes(base, trial, progress.kinds)
-            trial.regions = to_time(held, progress.kinds, self.budget - base.peak_bytes)
-        return trial.regions
-
-    def _surveyed(self, progress: _Progress, survey: Survey) -> None:
+    def _surveyed(self, progress: Progress, variant: str, survey: Survey) -> None:
         """Backward of a survey pass is over."""
         if survey is not self._survey:
             return
         self._survey = None
-        variant, what = progress.agenda.pop(0)
         self.peak_bytes = max(self.peak_bytes, survey.found.peak_bytes)
-        is_first = not progress.kinds
+        is_first, is_replay = not progress.kinds, progress.agenda[0][1] == "replay"
         kinds = {region.name: region.kind for region in self.regions}
         for call, name in enumerate(survey.found.regions):
             if call in survey.found.order:
                 progress.kinds.setdefault(name, (*kinds[name], survey.found.inputs[call]))
         if is_first and len(self._progress) == 1:
             self._refuse_if_too_small(survey.found.peak_bytes)
-        if what == "memory":
-            trial = progress.trials[variant.name]
-            if trial.memory is None or len(survey.found.regions) >= len(trial.memory.regions):
-                trial.memory = survey.found
-        else:
-            progress.surveys.append((variant.name, survey))
+        base = progress.trials[CHECKPOINT.name].memory
+        progress.is_over(survey, was_replayed=bool(self._replays.recorded_calls))
+        if is_replay and variant == CHECKPOINT.name and base is not None:
+            if self._replays.recorded_calls and self.device.type == "cuda":
+                progress.replay_bytes = max(self._note_peak() - base.peak_bytes, 0)
+            elif (CHECKPOINT, "replay") not in progress.agenda and not self._replays.recorded_calls:
+                progress.leave_out_replays(self.budget, is_useless=True)
+        progress.leave_out_replays(self.budget)
         if not progress.agenda:
-            self._learn(progress)
+            self._decide(progress, progress.learn())
 
     def _refuse_if_too_small(self, least: int) -> None:
         least += self.reserved
@@ -234,17 +218,6 @@ class RegionPages:
                 f"nothing fits {budget}: with every block checkpointed a pass takes {enough(least)}{with_state}: "
                 "give a larger budget or a smaller batch"
             )
-
-    def _learn(self, progress: _Progress) -> None:
-        for name, survey in progress.surveys:
-            progress.trials[name].times.append(survey.measures())
-        progress.plan = plan_of(progress.trials, progress.kinds)
-        if any(way.compiles for way in self.ways):
-            eager = {way.name: progress.trials[way.name] for way in self.ways if not way.compiles}
-            progress.plan.eager = plan_of(eager, progress.kinds)
-        self._decide(progress.contest, progress.plan)
-        progress.surveys.clear()
-        progress.trials.clear()
 
     def _choose(self, plan: RegionPlan, budget: int) -> None:
         """The policy's choice; where none fits, the least memory: training has begun and goes on."""
@@ -267,10 +240,15 @@ class RegionPages:
     def rebudget(self, budget: str | float) -> None:
         """Chooses all plans again for another budget, from the next pass on; what was measured stays."""
         self.budget = int(parse(budget, "B", "budget"))
-        for progress in self._progress.values():
-            if progress.plan is not None:
-                self._decide(progress.contest, progress.plan)
+        for signature, progress in [*self._progress.items()]:
+            if progress.plan is not None and progress.had_no_room and self._has_room_for_replays(progress.plan):
+                del self._progress[signature]
+            elif progress.plan is not None:
+                self._decide(progress, progress.plan)
         self._current = None
+
+    def _has_room_for_replays(self, plan: RegionPlan) -> bool:
+        return max(plan.problem.other_bytes) <= REPLAY_ROOM * self.budget
 
     def precompile(self, step: Callable[[], object]) -> None:
         """Compiles what passes like `step`, a forward and a backward, will need, and measures nothing.
@@ -281,6 +259,7 @@ class RegionPages:
         if self._stack is None:
             raise BadInput("precompile is called inside the with-block of its overlay")
         self._current = self._survey = None
+        self._replays.close()
         try:
             for way in (way for way in self.ways if way.compiles):
                 for entry in self._entries.values():
@@ -315,13 +294,30 @@ class RegionPages:
         self._current = self._survey = None
 
     @property
+    def is_replayed(self) -> bool:
+        """Whether calls are replayed where they can be: of blocks, or of the whole model."""
+        return self._rival in REPLAYED
+
+    @property
     def whole_share(self) -> float | None:
         """The share of activations that the model saves where it runs compiled as a whole; None: by blocks."""
+        if self._rival == WHOLE_REPLAYED and self._current is not None:
+            return self._progress[self._current].contest.replayed_share
         return None if isinstance(self._rival, str) else self._rival
 
     @property
+    def hidden_bytes(self) -> int:
+        """Memory of recorded calls that `torch.cuda.max_memory_allocated` does not show; `peak_bytes` has it."""
+        return self._replays.hidden_bytes
+
+    @property
+    def replayed_calls(self) -> int:
+        """Calls of blocks that are replayed in each pass: one for the whole model."""
+        return self._replays.recorded_calls
+
+    @property
     def rivals(self) -> dict[str, Score]:
-        """Time and peak memory of the ways that the last plan was compared with: by blocks, without a compiler, as a whole."""
+        """Time and peak memory of the ways to run the model that the last plan was compared with."""
         if self._current is None:
             return {}
         scores = self._progress[self._current].contest.scores
@@ -334,64 +330,84 @@ class RegionPages:
             return False
         progress = self._progress[self._current]
         was_checked = progress.plan is not None and progress.plan.followed >= CHECKED[0]
-        return not progress.contest.queue and (was_checked or not isinstance(self._rival, str))
+        return not progress.contest.queue and (was_checked or self._rival not in PLANS)
 
-    def _decide(self, contest: Contest, plan: RegionPlan) -> None:
+    def _decide(self, progress: Progress, plan: RegionPlan) -> None:
         """Plans for the budget, and which of them are to be compared with what."""
-        for one in (plan, plan.eager):
+        replay_room = self.budget - progress.replay_bytes
+        for one, room in ((plan, self.budget), (plan.eager, self.budget), (plan.replayed, replay_room)):
             if one is not None:
                 one.tightened = one.followed = 0
-                self._choose(one, self.budget)
+                self._choose(one, room)
         compiled = {way.name for way in self.ways if way.compiles}
-        if compiled & set(plan.variants.values()) or self.compiler is not None:
-            contest.begin(self.budget, with_eager=bool(compiled & set(plan.variants.values())))
-        if self.compiler is None:
-            contest.queue = [rival for rival in contest.queue if isinstance(rival, str)]
-        if not contest.queue:
+        progress.contest.begin(
+            self.budget,
+            with_eager=bool(compiled & set(plan.variants.values())),
+            with_replayed=plan.replayed is not None and plan.replayed.choice.peak_bytes <= replay_room,
+            with_whole=self.compiler is not None,
+            replays_whole=self._replays.is_allowed,
+        )
+        if not progress.contest.queue:
             self._warn_if_above_budget(plan)
 
-    def _follow(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
+    def _follow(self, signature: Signature, progress: Progress, plan: RegionPlan) -> None:
+        contest = progress.contest
         if signature != self._current:
-            self._install(signature, plan, contest)
+            self._patience = 0 if self._current is None else PATIENCE
+            self._install(signature, progress, plan)
+        elif self._patience and not contest.queue:
+            self._patience -= 1
+            if not self._patience and contest.winner != self._rival:
+                self._install(signature, progress, plan)
         elif contest.queue and plan.followed >= contest.passes:
-            contest.score(min(self.step_s[1:], default=inf), self._note_peak())
-            plan.followed = 0
-            self._install(signature, plan, contest)
-        elif isinstance(self._rival, str) and (plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0):
-            self._check(signature, plan, contest)
+            if not self._tighten(signature, progress, plan):
+                contest.score(min(self.step_s[1:], default=inf), self._note_peak())
+                plan.followed = 0
+                self._install(signature, progress, plan)
+        elif plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0:
+            self._check(signature, progress, plan)
         plan.followed += 1
         self.passes["followed"] += 1
-        if self._timing is not None:
-            self._start = self._clock.moment()
 
-    def _install(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
-        """The plan by blocks, or the model compiled as a whole where that is measured or has won."""
+    def _install(self, signature: Signature, progress: Progress, plan: RegionPlan) -> None:
+        """A plan by blocks, or the model compiled as a whole where that is measured or has won."""
         self._note_peak()
-        rival = contest.rival if contest.queue else contest.winner
-        chosen = plan.eager if rival == "eager" and plan.eager is not None else plan
-        if isinstance(rival, str) or self._whole is None:
-            self._install_blocks(chosen)
+        self._replays.close()
+        contest = progress.contest
+        last = contest.winner_without_replay if self._patience else contest.winner
+        rival = self._rival = contest.rival if contest.queue else last
+        plans = {"blocks": plan, "eager": plan.eager or plan, "replayed": plan.replayed or plan}
+        self._current, self.plan = signature, plans[rival] if rival in plans and isinstance(rival, str) else plan
+        if rival in PLANS or self._whole is None:
+            self._install_blocks(self.plan, progress)
             if not contest.queue:
-                self._warn_if_above_budget(chosen)
+                self._warn_if_above_budget(self.plan)
         else:
-            for entry in self._entries.values():
-                entry.restore()
-            room = self._room(plan.floor_bytes)
-            self._whole.install(rival, signature, room, partial(self._refused, signature, plan, contest, self.budget - room))
-        self._rival = rival
-        self._current, self.plan = signature, chosen
+            self._install_whole(signature, progress, plan, contest.replayed_share if rival == WHOLE_REPLAYED else rival)
         self._reset_peak()
-        self._spans.clear()
-        self._stop_timing()
-        self._timing = self.model.register_forward_hook(self._after_forward)
+        self._times.restart()
 
-    def _install_blocks(self, plan: RegionPlan) -> None:
+    def _install_whole(self, signature: Signature, progress: Progress, plan: RegionPlan, share: Any) -> None:
+        assert self._whole is not None
+        for entry in self._entries.values():
+            entry.restore()
+        room = self._room(plan.floor_bytes)
+        self._whole.install(share, signature, room, partial(self._refused, progress, plan, self.budget - room))
+        if self._rival == WHOLE_REPLAYED:
+            name = f"whole {share}"
+            whole = Region("", self.model, self._whole.entry.kind)
+            self._whole.active = self._replays.open(name, progress.rehearsals).around(whole, name, self._whole.active)
+
+    def _install_blocks(self, plan: RegionPlan, progress: Progress) -> None:
         ways = {way.name: way for way in self.ways}
         if self._whole is not None:
             self._whole.rest()
-        for name, entry in self._entries.items():
-            variant = ways[plan.variants[name]] if name in plan.variants else CHECKPOINT
-            entry.replace(entry.variant(variant))
+        passes = self._replays.open("plan", progress.rehearsals) if self._rival == "replayed" else None
+        for region in self.regions:
+            entry = self._entries[region.name]
+            variant = ways[plan.variants[region.name]] if region.name in plan.variants else CHECKPOINT
+            call = entry.variant(variant)
+            entry.replace(call if passes is None else passes.around(region, variant.name, call))
 
     def _room(self, floor_bytes: int) -> int:
         """What a forward may save at most: its end must fit the budget, and what backward adds (`floor_bytes`) the device."""
@@ -401,52 +417,40 @@ class RegionPages:
         device_bytes = free_bytes + torch.cuda.memory_reserved(self.device)
         return min(self.budget - torch.cuda.memory_allocated(self.device), device_bytes - floor_bytes)
 
-    def _refused(self, signature: Signature, plan: RegionPlan, contest: Contest, other_bytes: int, saved_bytes: float) -> None:
+    def _refused(self, progress: Progress, plan: RegionPlan, other_bytes: int, saved_bytes: float) -> None:
         """The compiler, or the room there is, does not allow the whole model: the pass goes on with the plan by blocks."""
-        if contest.queue and not isinstance(contest.rival, str):
+        contest = progress.contest
+        if contest.queue and contest.rival not in PLANS:
             contest.refuse(other_bytes + saved_bytes)
         else:
             contest.scores.pop(self._rival, None)
         plan.followed = 0
-        self._install_blocks(plan)
+        self._install_blocks(plan, progress)
         self._current = None  # the next pass installs what is to come
 
-    def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
-        """Times a pass of the plan, from the model's call to the end of backward, until `TIMED` of them are known."""
-        output = next((tensor for tensor in tensors_of(result) if tensor.requires_grad), None)
-        if output is None or torch._C._current_autograd_node() is not None:
-            return
-        start, is_first = self._start, [True]
+    def _check(self, signature: Signature, progress: Progress, plan: RegionPlan) -> None:
+        """A smaller plan where passes took more memory than they were given; none that is replayed, where that does not help."""
+        contest = progress.contest
+        is_tighter = self._tighten(signature, progress, plan)
+        if not is_tighter and not contest.queue and self._rival in REPLAYED and self._note_peak() > self.budget:
+            contest.withdraw(self._rival)
+            self._install(signature, progress, plan)
 
-        def backward_done() -> None:
-            self._spans.append((start, self._clock.moment()))
-            if len(self._spans) == TIMED:
-                self._stop_timing()
-
-        def backward_begins(gradient: Tensor) -> None:
-            if is_first and is_first.pop():
-                torch.autograd.Variable._execution_engine.queue_callback(backward_done)
-
-        output.register_hook(backward_begins)
-
-    def _stop_timing(self) -> None:
-        if self._timing is not None:
-            self._timing.remove()
-            self._timing = None
-
-    def _check(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
-        """Chooses again, for a smaller budget, where the last passes took more memory than they were given."""
+    def _tighten(self, signature: Signature, progress: Progress, plan: RegionPlan) -> bool:
+        """Chooses again, for a smaller budget, where the last passes took more memory than they were given; whether it did."""
         peak, chosen = self._note_peak(), self.plan
-        if peak > self.budget and chosen is not None and chosen.tightened < TIGHTENED:
-            chosen.tightened += 1
-            plan.followed = 0
-            self._choose(chosen, min(chosen.budget, self.budget - (peak - chosen.choice.peak_bytes)))
-            self._install(signature, plan, contest)
+        if self._rival not in PLANS or chosen is None or peak <= self.budget or chosen.tightened >= TIGHTENED:
+            return False
+        chosen.tightened += 1
+        plan.followed = 0
+        self._choose(chosen, min(chosen.budget, self.budget - (peak - chosen.choice.peak_bytes)))
+        self._install(signature, progress, plan)
+        return True
 
     def _note_peak(self) -> int:
         """The peak of memory since the plan was installed; on the CPU, the predicted one."""
         if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self.device)
+            peak = self._replays.peak_bytes(torch.cuda.max_memory_allocated(self.device))
         else:
             peak = self.plan.choice.peak_bytes if self.plan is not None else 0
         self.peak_bytes = max(self.peak_bytes, peak)
@@ -465,27 +469,4 @@ class RegionPages:
     @property
     def step_s(self) -> list[float]:
         """Measured times of the plan's first passes, from the model's call to the end of backward."""
-        self._clock.finish()
-        return [self._clock.seconds(start, end) for start, end in self._spans]
-
-
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of state that an optimizer of torch has not made yet, by the tensors that it holds for each parameter."""
-    missing = 0
-    for group in optimizer.param_groups:
-        tensors = _state_tensors(optimizer, group)
-        missing += sum(
-            tensors * parameter.numel() * parameter.element_size()
-            for parameter in group["params"]
-            if parameter.requires_grad and isinstance(parameter, Tensor) and not optimizer.state.get(parameter)
-        )
-    return missing
-
-
-def _state_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
-    name = type(optimizer).__name__
-    if name in ("SGD", "RMSprop"):
-        return (1 if group.get("momentum") else 0) + (name == "RMSprop") + bool(group.get("centered"))
-    return {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Adadelta": 2}.get(name, 0) + bool(
-        group.get("amsgrad")
-    )
+        return self._times.seconds()

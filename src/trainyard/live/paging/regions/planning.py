@@ -109,6 +109,8 @@ class RegionPlan:
     """The budget for which it was said that this plan takes more."""
     eager: RegionPlan | None = None
     """The plan without compiled variants, where there are some."""
+    replayed: RegionPlan | None = None
+    """The plan whose blocks are replayed, where that was measured."""
 
     def choose(self, policy: Policy, budget: int) -> None:
         room = budget

@@ -23,8 +23,8 @@ from trainyard.live.paging.regions.variants import CompilerName, Entry, backend_
 from trainyard.live.paging.signature import Signature
 
 
-def can_be_compiled(model: nn.Module) -> bool:
-    """Models that are spread over processes are compiled by blocks alone."""
+def is_in_one_process(model: nn.Module) -> bool:
+    """Models that are spread over processes are compiled by blocks alone, and not replayed."""
     plain = all(type(parameter) is nn.Parameter for parameter in model.parameters())
     return plain and not isinstance(model, DistributedDataParallel)
 

@@ -1,0 +1,318 @@
+"""One call of a block, recorded: a function for its forward, one for its backward, and the node of autograd that replays them.
+
+Forward computes from *inputs*, tensors at fixed places. Where an argument is the result of another recorded call, as in a stack of
+layers, it lies where it must be, and nothing is copied. The same holds for gradients on their way back. Gradients of parameters
+are results like all others: `parameter.grad` lies in memory of the recordings until the next pass begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from trainyard.live.paging.regions.call_state import put_back, set_statistics_aside
+from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, take_apart
+from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
+from trainyard.live.paging.regions.replay.places import Place
+from trainyard.live.paging.regions.replay.random_numbers import CallRandom, recording
+from trainyard.live.paging.regions.replay.recorders import Recording
+from trainyard.live.paging.regions.replay.stand_ins import StandIns
+from trainyard.live.paging.signature import autocast_modes
+
+if TYPE_CHECKING:
+    from trainyard.live.paging.regions.replay.passes import RecordedPasses
+
+Call = Callable[..., Any]
+
+
+class Input(NamedTuple):
+    """A tensor that the block is called with."""
+
+    place: Place
+    requires_grad: bool
+    source: Place | None = None
+    """The result of another recorded call that it was, or was a view of."""
+
+
+class Token:
+    """A call of forward whose backward is to come. It lives as long as autograd's graph does."""
+
+    __slots__ = ("__weakref__", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Of the pass."""
+
+
+class _Differentiable(NamedTuple):
+    """What backward needs of a recorded forward: where its results come from, and the tensors that have gradients."""
+
+    edges: list[Any]
+    leaves: list[Tensor]
+    inputs: list[Tensor]
+    """All of them, for a second call."""
+
+
+class RecordedCall:
+    """One call of a block in the passes of a plan."""
+
+    def __init__(
+        self, passes: RecordedPasses, block: nn.Module, call: Call, structure: Structure, random: CallRandom | None
+    ) -> None:
+        self.passes, self.block, self.call, self.structure, self.random = passes, block, call, structure, random
+        self.recorder = passes.recorder
+        self.conditions = Conditions(block)
+        self.autocast = autocast_modes()
+        self.stand_ins = StandIns(block)
+        self.parameters = self.stand_ins.parameters
+        self.inputs: list[Input] = []
+        self.outputs: list[Place] = []
+        self.has_gradient: list[bool] = []
+        """Of the outputs: whether they are differentiable."""
+        self.result: Structure | None = None
+        self.forward: Recording | None = None
+        self.forward_event = -1
+        self.backward: Recording | None = None
+        self.backward_event = -1
+        self.given: list[Place | None] = []
+        """Gradients of the outputs; None: that output got none."""
+        self.gradients: list[Place | None] = []
+        """Of the inputs that require one, and of the parameters."""
+        self._differentiable: _Differentiable | None = None
+
+    # -- forward
+
+    def record_forward(self, tensors: Sequence[Tensor]) -> None:
+        arguments = [*tensors]
+
+        def forward() -> list[Tensor]:
+            if arguments:  # the first time
+                found = [self.passes.input_for(tensor) for tensor in arguments]
+                here = [tensor for tensor, _ in found]
+                self.inputs = [
+                    Input(Place(one), old.requires_grad, source) for (one, source), old in zip(found, arguments, strict=True)
+                ]
+                del found
+                arguments.clear()
+            else:
+                here = [one.place.alias() for one in self.inputs]
+            with self.stand_ins.in_place(), without_kept_casts():
+                return self._compute(here)
+
+        with recording(self.random) if self.passes.on_gpu else ExitStack():
+            self.forward = self.recorder.record(forward)
+        self.outputs = [Place(output) for output in self.forward.results if output is not None]
+
+    def _compute(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        leaves = [tensor.detach().requires_grad_(one.requires_grad) for tensor, one in zip(tensors, self.inputs, strict=True)]
+        arguments, keywords = self.structure.put_together(leaves)
+        with torch.enable_grad():
+            self.result, outputs = take_apart(self.call(*arguments, **keywords))
+        given = {tensor.untyped_storage()._cdata for tensor in leaves}
+        if any(output.untyped_storage()._cdata in given for output in outputs):
+            raise NotPlain("what it was given, as its result")
+        self.has_gradient = [output.requires_grad for output in outputs]
+        edges = [torch.autograd.graph.get_gradient_edge(output) for output in outputs if output.requires_grad]
+        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *self.stand_ins.leaves]
+        self._differentiable = _Differentiable(edges, wanted, leaves)
+        if not self.outputs and not {id(leaf) for leaf in leaves_behind(edges)} <= {id(leaf) for leaf in wanted}:
+            raise NotPlain("a gradient of something that it keeps elsewhere")
+        return [output.detach() for output in outputs]
+
+    def accepts(self, structure: Structure, tensors: Sequence[Tensor]) -> bool:
+        """Whether a call with these arguments is the recorded one."""
+        if not self.structure.is_like(structure) or not self.conditions.hold():
+            return False
+        return all(
+            tensor.requires_grad is one.requires_grad
+            and tensor.dtype is one.place.dtype
+            and tensor.device == one.place.device
+            and tensor.shape == one.place.shape
+            and tensor.stride() == one.place.stride
+            for tensor, one in zip(tensors, self.inputs, strict=True)
+        )
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """The result of the call, by a replay."""
+        leaves = [tensor for tensor, one in zip(tensors, self.inputs, strict=True) if one.requires_grad]
+        outputs = _Replayed.apply(self, [*tensors], *leaves, *self.parameters)  # type: ignore[no-untyped-call]
+        assert self.result is not None
+        return self.result.put_together(outputs)
+
+    def replay_forward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        assert self.forward is not None
+        for tensor, one in zip(tensors, self.inputs, strict=True):
+            self.passes.fill(one, tensor)
+        if self.random is not None:
+            self.random.note()
+        self.forward.replay()
+        return self._handed_out(self.forward, self.outputs)
+
+    def _handed_out(self, recorded: Recording, places: Sequence[Place]) -> list[Tensor]:
+        """Tensors at these places: the results themselves after they were recorded, aliases afterwards."""
+        results = [result for result in recorded.results if result is not None]
+        recorded.results.clear()
+        if not results:
+            return [place.alias() for place in places]
+        aliases = [self.recorder.first_alias(place, one) for place, one in zip(places, results, strict=True)]
+        self.passes.hand_out(places)
+        return aliases
+
+    # -- backward
+
+    def run_backward(self, token: Token, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of the inputs that require one, and of the parameters."""
+        if not self.passes.has_inputs_of(token, self.backward_event):
+            raise RuntimeError(
+                "a replayed block went backward already, or another pass has begun since: write replay=False to go backward twice"
+            )
+        if torch._C._autograd._get_current_graph_task_keep_graph():  # there may be a second backward
+            return self._repeat(gradients)
+        self.passes.end(token)
+        if self.passes.is_recording:
+            try:
+                self._record_backward(gradients)
+            except Exception as error:
+                self.passes.spoil(self, error)
+                return self._repeat(gradients)
+        elif not self._is_as_recorded(gradients) or not self.passes.advance(self.backward_event):
+            return self._repeat(gradients)
+        return self._replay_backward(gradients)
+
+    def _is_as_recorded(self, gradients: Sequence[Tensor | None]) -> bool:
+        if self.backward is None or [gradient is None for gradient in gradients] != [one is None for one in self.given]:
+            return False
+        return all(
+            gradient.shape == one.shape and gradient.dtype is one.dtype
+            for gradient, one in zip(gradients, self.given, strict=True)
+            if gradient is not None and one is not None
+        )
+
+    def _record_backward(self, gradients: Sequence[Tensor | None]) -> None:
+        arrived = [*gradients]
+
+        def backward() -> Sequence[Tensor | None]:
+            if arrived:  # the first time
+                here = [None if gradient is None else self.passes.input_for(gradient)[0] for gradient in arrived]
+                self.given = [None if one is None else Place(one) for one in here]
+                arrived.clear()
+            else:
+                here = [None if one is None else one.alias() for one in self.given]
+            with self.stand_ins.in_place(), without_kept_casts():
+                return self._differentiate(here)
+
+        self.backward_event = self.passes.next_event()
+        self.backward = self.recorder.record(backward, self.random)
+        self._differentiable = None
+        self.gradients = [None if one is None else Place(one) for one in self.backward.results]
+
+    def _differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        assert self._differentiable is not None
+        edges, leaves, _ = self._differentiable
+        of_edges = [gradient for gradient, has_one in zip(gradients, self.has_gradient, strict=True) if has_one]
+        pairs = [(edge, gradient) for edge, gradient in zip(edges, of_edges, strict=True) if gradient is not None]
+        results = torch.autograd.grad([edge for edge, _ in pairs], leaves, [one for _, one in pairs], allow_unused=True)
+        return _apart(results, leaves, [one for _, one in pairs])
+
+    def _replay_backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        assert self.backward is not None
+        for gradient, place in zip(gradients, self.given, strict=True):
+            if gradient is not None and place is not None and not place.is_at(gradient):
+                place.alias().copy_(gradient)
+        if self.random is not None:
+            self.random.prepare()
+        self.backward.replay()
+        self._differentiable = None
+        aliases = iter(self._handed_out(self.backward, [one for one in self.gradients if one is not None]))
+        return [None if one is None else next(aliases) for one in self.gradients]
+
+    def _repeat(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients by an ordinary second call of the block with the inputs of forward."""
+        self.passes.was_repeated = True
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            if self.random is not None:
+                stack.enter_context(self.random.as_noted())
+            for device, enabled, dtype in self.autocast if self.autocast != autocast_modes() else ():
+                stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
+            stack.callback(put_back, set_statistics_aside(self.block))
+            leaves = [one.place.alias().clone().requires_grad_(one.requires_grad) for one in self.inputs]
+            arguments, keywords = self.structure.put_together(leaves)
+            _, outputs = take_apart(self.call(*arguments, **keywords))
+        pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
+        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *self.parameters]
+        return list(torch.autograd.grad([one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True))
+
+    @property
+    def places(self) -> list[Place]:
+        """Of the tensors that are handed out."""
+        return [*self.outputs, *(one for one in self.gradients if one is not None)]
+
+    def move_parameter_gradients(self) -> None:
+        """Gives `parameter.grad` memory of its own, where it lies in that of the recording."""
+        for parameter, place in zip(self.parameters, self.gradients[len(self.gradients) - len(self.parameters) :], strict=False):
+            if place is not None and place.is_held and (gradient := parameter.grad) is not None and place.is_under(gradient):
+                parameter.grad = gradient.clone()
+
+    def end_recording(self) -> None:
+        """The recorded pass is over: what its backward has not come to is given back."""
+        self._differentiable = None
+
+
+def _apart(results: Sequence[Tensor | None], leaves: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor | None]:
+    """Gradients in memory of their own, those of parameters in the layout that autograd wants to keep them in."""
+    taken = {tensor.untyped_storage()._cdata for tensor in given}
+    apart: list[Tensor | None] = []
+    for result, leaf in zip(results, leaves, strict=True):
+        one = result
+        if one is not None:
+            if one.layout is not torch.strided:
+                raise NotPlain("a gradient that is not plain numbers in memory")
+            if isinstance(leaf, nn.Parameter) and one.stride() != leaf.stride():  # else `parameter.grad` would be a copy
+                one = torch.empty_like(leaf).copy_(one)
+            elif one.untyped_storage()._cdata in taken:
+                one = one.clone()
+            taken.add(one.untyped_storage()._cdata)
+        apart.append(one)
+    return apart
+
+
+def leaves_behind(edges: Sequence[Any]) -> Iterator[Tensor]:
+    """The leaves of autograd's graph that edges lead to."""
+    stack, seen = [edge.node for edge in edges], set[Any]()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        stack.extend(following for following, _ in node.next_functions)
+
+
+class _Replayed(torch.autograd.Function):
+    """A recorded call in the graph of autograd; what else is differentiable is between such calls."""
+
+    @staticmethod
+    def forward(ctx: Any, call: RecordedCall, tensors: list[Tensor], *leaves: Tensor) -> tuple[Tensor, ...]:
+        ctx.call, ctx.token = call, call.passes.new_token()
+        inputs = leaves[: len(leaves) - len(call.parameters)]
+        ctx.keeps_gradient = [tensor.is_leaf for tensor in inputs]
+        ctx.set_materialize_grads(False)
+        outputs = call.replay_forward(tensors)
+        ctx.mark_non_differentiable(*(one for one, has_one in zip(outputs, call.has_gradient, strict=True) if not has_one))
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        results = ctx.call.run_backward(ctx.token, gradients)
+        for number, keeps in enumerate(ctx.keeps_gradient):  # as its attribute `grad`, for longer than the place is its own
+            if keeps and results[number] is not None:
+                results[number] = results[number].clone()
+        return (None, None, *results)

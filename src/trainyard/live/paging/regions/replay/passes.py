@@ -1,0 +1,337 @@
+"""Passes of a plan whose blocks are recorded: one pass is a rehearsal, the next is recorded, all others are replayed.
+
+Graphs share one pool of memory. In the recorded pass a graph takes what is free then: memory of tensors that nobody held any more.
+So the graphs of a pass are *events* with an order, F1 F2 ... B2 B1, and a replay is safe if it comes after the events that it came
+after when it was recorded, some of which may be left out, and if all tensors that were gone by then are gone now. Both are checked
+before each replay. A pass is not replayed at all while the graph of an earlier one waits for its backward, or somebody holds one of
+its tensors; gradients of parameters move to other memory before that, where a program did not drop them. What is not replayed is
+called; a backward whose forward was replayed calls its block once more.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainyard.live.paging.regions.finding import Region
+from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, take_apart
+from trainyard.live.paging.regions.replay.calls import Call, Input, RecordedCall, Token
+from trainyard.live.paging.regions.replay.obstacles import Rehearsal, rehearse
+from trainyard.live.paging.regions.replay.places import Place, copy_content, empty_twin
+from trainyard.live.paging.regions.replay.random_numbers import CallRandom
+from trainyard.live.paging.regions.replay.recorders import Recorder, recorder_for
+
+Mode = Literal["rehearse", "record", "replay", "off"]
+ATTEMPTS = 3
+"""How often a pass is recorded that does not go through."""
+DISTURBED = 8
+"""Passes in a row that cannot be replayed, or not to their end, after which recordings are given up."""
+
+
+class _Shared(NamedTuple):
+    """An argument of several calls, and the one input that it was copied to."""
+
+    argument: weakref.ref[Tensor]
+    version: int
+    input: Tensor
+
+
+class RecordedPasses:
+    """All recorded calls of one plan. `around` wraps the calls of its blocks, and `begin` is called before each pass."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        rehearsals: dict[tuple[str, str], Rehearsal],
+        open_recorder: Callable[[torch.device], Recorder] = recorder_for,
+    ) -> None:
+        self.device, self.rehearsals, self.open_recorder = device, rehearsals, open_recorder
+        self.on_gpu = device.type == "cuda"
+        self.mode: Mode = "rehearse"
+        self.counts: Counter[str] = Counter()
+        """Calls of blocks: rehearsed, recorded, replayed, called."""
+        self.why_off = ""
+        self._names: set[tuple[str, str]] = set()
+        """Regions with their variants."""
+        self._attempts = self._disturbed = 0
+        self.was_repeated = False
+        """Whether a call was made once more in backward since the last pass began."""
+        self._tokens: weakref.WeakSet[Token] = weakref.WeakSet()
+        self._number = 0
+        self._is_plain = True
+        self._stream: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is recorded."""
+        self._recorder: Recorder | None = None
+        self._calls: dict[str, list[RecordedCall]] = {}
+        self._events = 0
+        self._watched: list[Place] = []
+        """Results that were handed out when the pass was recorded, and were not gone at the last event."""
+        self._deaths: list[Place] = []
+        """Results in the order in which they were gone."""
+        self._shared: dict[int, _Shared] = {}
+        self._is_spoiled = False
+        self._rewind()
+
+    def _rewind(self) -> None:
+        self._position, self._dead = -1, 0
+        self._turns: Counter[str] = Counter()
+        self._filled: dict[int, tuple[weakref.ref[Tensor] | None, int]] = {}
+        """By address of an input: the tensor whose content it has, and its version; None: the input is that tensor."""
+
+    @property
+    def recorder(self) -> Recorder:
+        assert self._recorder is not None
+        return self._recorder
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Memory of recordings that the allocator's counters do not show."""
+        return 0 if self._recorder is None or self.mode != "replay" else self._recorder.hidden_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak of all memory while a pass was recorded."""
+        return 0 if self._recorder is None else self._recorder.total_peak_bytes
+
+    @property
+    def recorded_calls(self) -> int:
+        return len(self._all_calls) if self.mode == "replay" else 0
+
+    @property
+    def _all_calls(self) -> list[RecordedCall]:
+        return [call for calls in self._calls.values() for call in calls]
+
+    @property
+    def _is_off(self) -> bool:
+        return self.mode == "off"
+
+    # -- passes
+
+    def begin(self) -> None:
+        """Before a pass."""
+        if self._is_off or not torch.is_grad_enabled():
+            return
+        for call in self._all_calls:
+            call.move_parameter_gradients()
+        if self.mode == "record" and self._recorder is not None:
+            self._end_recording()
+        if self.mode == "rehearse" and self._names and self._names <= self.rehearsals.keys():
+            self.mode = "record"
+        self._is_plain = self._is_off or self._is_disturbed()
+        self._disturbed = self._disturbed + 1 if self._is_plain or self.was_repeated else 0
+        self.was_repeated = False
+        if self._disturbed == DISTURBED:
+            self._give_up("earlier passes are still in use when another one begins")
+        if self._is_plain:
+            return
+        self._number += 1
+        self._stream = torch.cuda.current_stream(self.device) if self.on_gpu else None
+        self._rewind()
+        if self.mode == "record":
+            self._recorder = self.open_recorder(self.device)
+        for place in self._watched:  # held to the end of the pass when it was recorded, and free now
+            self.recorder.freed(place)
+
+    def _is_disturbed(self) -> bool:
+        """Whether memory of recordings is in use, or something else than autograd looks at what is computed."""
+        if self._tokens or _has_holders(self._calls):
+            return True
+        watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+        if watched or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            return True
+        on_another = self.on_gpu and self._stream is not None and self._stream != torch.cuda.current_stream(self.device)
+        return on_another or torch._C._functorch.peek_interpreter_stack() is not None
+
+    def _end_recording(self) -> None:
+        """Keeps what was recorded if backward came to all of it; at the last attempt, what it came to."""
+        calls = self._all_calls
+        for call in calls:
+            call.end_recording()
+        self._shared.clear()
+        self._attempts += 1
+        missing = [call for call in calls if call.backward is None]
+        if self._tokens or self._is_spoiled or (missing and self._attempts < ATTEMPTS) or len(missing) == len(calls):
+            self._forget()
+            if self._attempts >= ATTEMPTS or not calls:
+                self._give_up("no pass could be recorded" if calls else "no block can be recorded")
+            return
+        self._calls = {name: [call for call in calls if call.backward is not None] for name, calls in self._calls.items()}
+        self._note_deaths()
+        self.recorder.finish()
+        self.mode = "replay"
+
+    def _give_up(self, why: str) -> None:
+        self.release()
+        self.mode, self.why_off, self._is_plain = "off", why, True
+
+    def release(self) -> None:
+        """Gives the memory of recordings back; gradients of parameters that are there move."""
+        for call in self._all_calls:
+            call.end_recording()
+            call.move_parameter_gradients()
+        _HELD[:] = [one for one in (*_HELD, self._calls) if _has_holders(one)]
+        self._forget()
+        self.mode, self._is_plain = "rehearse", True
+
+    # -- calls of blocks
+
+    def around(self, region: Region, variant: str, call: Call) -> Call:
+        """The call of a block, replayed where that is possible."""
+        self._names.add((region.name, variant))
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            if self._is_plain or not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+                return call(*arguments, **keywords)
+            return self._run(region, variant, call, arguments, keywords)
+
+        return run
+
+    def _run(self, region: Region, variant: str, call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        key = region.name, variant
+        if key not in self.rehearsals:
+            self.counts["rehearsed"] += 1
+            ordinary = partial(call, *arguments, **keywords)
+            result, self.rehearsals[key] = rehearse(region.module, ordinary, (arguments, keywords), self.device)
+            return result
+        recorded = None
+        with suppress(NotPlain):
+            structure, tensors = take_apart((arguments, keywords))
+            if self.mode == "replay":
+                recorded = self._next(region.name, structure, tensors)
+            elif self.mode == "record" and self.rehearsals[key].obstacle is None:
+                recorded = self._record(region, key, call, structure, tensors)
+        if recorded is None:
+            self.counts["called"] += 1
+            return call(*arguments, **keywords)
+        self.counts["replayed" if self.mode == "replay" else "recorded"] += 1
+        return recorded.run(tensors)
+
+    def _next(self, name: str, structure: Structure, tensors: Sequence[Tensor]) -> RecordedCall | None:
+        """The recorded call that is to be replayed now, if it can be."""
+        turn = self._turns[name]
+        self._turns[name] += 1
+        calls = self._calls.get(name, [])
+        if turn >= len(calls):
+            return None
+        call = calls[turn]
+        can_run = call.accepts(structure, tensors) and all(map(self._can_fill, call.inputs, tensors))
+        return call if can_run and self.advance(call.forward_event) else None
+
+    def _record(
+        self, region: Region, key: tuple[str, str], call: Call, structure: Structure, tensors: Sequence[Tensor]
+    ) -> RecordedCall | None:
+        draws = self.rehearsals[key].draws_random_numbers
+        recorded = RecordedCall(self, region.module, call, structure, CallRandom(self.device) if draws else None)
+        recorded.forward_event = self.next_event()
+        try:
+            recorded.record_forward(tensors)
+        except Exception as error:  # whatever it is, an ordinary call will say it again if it is not about recording
+            self.rehearsals[key] = Rehearsal(f"cannot be recorded: {error!s:.200}", draws)
+            return None
+        self._calls.setdefault(region.name, []).append(recorded)
+        return recorded
+
+    # -- what recorded calls ask for
+
+    @property
+    def is_recording(self) -> bool:
+        return self.mode == "record"
+
+    def new_token(self) -> Token:
+        token = Token(self._number)
+        self._tokens.add(token)
+        return token
+
+    def end(self, token: Token) -> None:
+        """Backward has come to a call."""
+        self._tokens.discard(token)
+        token.number = -1
+
+    def has_inputs_of(self, token: Token, backward_event: int) -> bool:
+        """Whether the inputs of a call are still where they were in forward."""
+        return token.number == self._number and (backward_event < 0 or self._position < backward_event)
+
+    def next_event(self) -> int:
+        """The number of the next event of the recorded pass."""
+        self._note_deaths()
+        self._events += 1
+        return self._events - 1
+
+    def _note_deaths(self) -> None:
+        for place in self._watched:
+            if not place.is_held:
+                place.event_of_death = self._events
+                self._deaths.append(place)
+        self._watched = [place for place in self._watched if place.is_held]
+
+    def hand_out(self, places: Sequence[Place]) -> None:
+        self._watched.extend(places)
+
+    def advance(self, event: int) -> bool:
+        """Whether a recorded event may be replayed now; if not, no later one of this pass is."""
+        if event <= self._position or self._is_plain:
+            return False
+        while self._dead < len(self._deaths) and self._deaths[self._dead].event_of_death <= event:
+            place = self._deaths[self._dead]
+            if place.is_held:
+                self._is_plain = True
+                return False
+            self.recorder.freed(place)
+            self._dead += 1
+        self._position = event
+        return True
+
+    def input_for(self, tensor: Tensor) -> tuple[Tensor, Place | None]:
+        """While something is recorded: a recorded result itself, with its place; for any other tensor, memory to copy it to."""
+        source = next((place for place in self._watched if place.is_under(tensor)), None)
+        if source is not None:
+            return tensor.detach(), source
+        shared = self._shared.get(id(tensor))
+        if shared is not None and shared.argument() is tensor and shared.version == tensor._version:
+            return shared.input, None
+        fresh = empty_twin(tensor)
+        self.recorder.own(fresh, tensor)
+        self._shared[id(tensor)] = _Shared(weakref.ref(tensor), tensor._version, fresh)
+        return fresh, None
+
+    def _can_fill(self, one: Input, tensor: Tensor) -> bool:
+        """Whether an input can have the content of a tensor without taking it from others, who hold it or were given the same."""
+        filled = self._filled.get(one.place.address)
+        if one.place.is_at(tensor):
+            return filled is None or filled[0] is None
+        if filled is not None:
+            return filled[0] is not None and filled[0]() is tensor and filled[1] == tensor._version
+        return one.source is None or not one.source.is_held
+
+    def fill(self, one: Input, tensor: Tensor) -> None:
+        place = one.place
+        if place.is_at(tensor):
+            self._filled[place.address] = None, 0
+        elif place.address not in self._filled:
+            copy_content(place.alias(), tensor)
+            self._filled[place.address] = weakref.ref(tensor), tensor._version
+
+    def spoil(self, call: RecordedCall, error: Exception) -> None:
+        """The backward of a call could not be recorded: the next attempt leaves its block out."""
+        self._is_spoiled = True
+        for key in [key for key in self._names if call in self._calls.get(key[0], [])]:
+            self.rehearsals[key] = Rehearsal(f"its backward cannot be recorded: {error!s:.200}")
+
+
+def _has_holders(recorded: dict[str, list[RecordedCall]]) -> bool:
+    """Whether somebody holds a tensor that was handed out."""
+    return any(place.is_held for calls in recorded.values() for call in calls for place in call.places)
+
+
+_HELD: list[dict[str, list[RecordedCall]]] = []
+"""Recordings that were given back while somebody still held tensors in their memory."""

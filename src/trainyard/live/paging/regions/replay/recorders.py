@@ -1,0 +1,211 @@
+"""What records a function and replays it: a graph of CUDA, or on the CPU the function itself.
+
+Both promise the same: after `replay` the results are in the memory in which the recorded ones were. A graph is not run while it is
+recorded, so the first values are there after the first replay.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from trainyard.live.paging.regions.replay.places import Place, copy_content
+from trainyard.live.paging.regions.replay.random_numbers import CallRandom
+
+Function = Callable[[], Sequence[Tensor | None]]
+
+
+class Recording(Protocol):
+    """A recorded function. `results` are the tensors that it returned when it was recorded, and are dropped by whoever asked."""
+
+    results: list[Tensor | None]
+
+    def replay(self) -> None: ...
+
+
+class Recorder(Protocol):
+    """Records functions that share one pool of memory."""
+
+    def record(self, function: Function, random: CallRandom | None = None) -> Recording:
+        """`random` is drawn from in the function, beside the device's own generator."""
+        ...
+
+    def own(self, tensor: Tensor, source: Tensor) -> None:
+        """A tensor that a recorded function allocated, to which `source` will be copied before the first replay."""
+        ...
+
+    def first_alias(self, place: Place, result: Tensor) -> Tensor:
+        """What is handed out for a result of a recorded function after its first replay."""
+        ...
+
+    def freed(self, place: Place) -> None:
+        """A pass has come to where the tensor in a place was gone when it was recorded."""
+        ...
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Memory that replays use and the allocator's counters of allocated bytes do not show."""
+        ...
+
+    @property
+    def total_peak_bytes(self) -> int:
+        """Peak of all memory while functions were recorded."""
+        ...
+
+    def finish(self) -> None:
+        """The last function was recorded."""
+        ...
+
+
+class _Graph:
+    def __init__(self, graph: torch.cuda.CUDAGraph, results: list[Tensor | None]) -> None:
+        self.results, self.replay = results, graph.replay
+
+
+class GraphRecorder:
+    """CUDA graphs in one pool, recorded on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)
+        self.peak_bytes = 0
+        """Of the pool, while functions were recorded."""
+        self.total_peak_bytes = 0
+        """Of all memory, until the last function was recorded: recording resets the allocator's own counter."""
+        self.hidden_bytes = 0
+        # Workspaces of products belong to a stream. Those of the recording stream are allocated in the pool, and given back to it.
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()  # the pool takes new memory from the device
+
+    def record(self, function: Function, random: CallRandom | None = None) -> _Graph:
+        graph = torch.cuda.CUDAGraph()
+        if random is not None and random.state is not None:
+            graph.register_generator_state(random.state)
+        torch.cuda.synchronize(self.device)
+        pool_before, _ = self._pool_bytes()
+        with _no_collection(), torch.cuda.stream(self.stream):
+            allocated_before = torch.cuda.memory_allocated(self.device)
+            self._note_peak()
+            torch.cuda.reset_peak_memory_stats(self.device)
+            # Other threads, as those that load data, may go on to use the device.
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                results = [*function()]
+            except BaseException:
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                # The generator counts what graphs draw, and goes on to do so if one was not finished: a new state does not.
+                generator = torch.cuda.default_generators[self.device.index or 0]
+                generator.graphsafe_set_state(generator.clone_state())
+                raise
+            graph.capture_end()
+            more_bytes = torch.cuda.max_memory_allocated(self.device) - allocated_before
+        self.peak_bytes = max(self.peak_bytes, pool_before + more_bytes)
+        return _Graph(graph, results)
+
+    def own(self, tensor: Tensor, source: Tensor) -> None:
+        """Its block in the pool is free for later graphs, as it was when they were recorded."""
+
+    def first_alias(self, place: Place, result: Tensor) -> Tensor:
+        """The result itself, so that its block is free for later graphs only when nobody holds it any more."""
+        alias = result.detach()
+        place.watch(alias)
+        return alias
+
+    def freed(self, place: Place) -> None:
+        """Nothing to do: the next graphs write there."""
+
+    def finish(self) -> None:
+        torch._C._cuda_clearCublasWorkspaces()
+        allocated_bytes, _ = self._pool_bytes()
+        self.hidden_bytes = max(self.peak_bytes - allocated_bytes, 0)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the pool has taken from the device."""
+        return self._pool_bytes()[1]
+
+    def _note_peak(self) -> None:
+        self.total_peak_bytes = max(self.total_peak_bytes, torch.cuda.max_memory_allocated(self.device))
+
+    def _pool_bytes(self) -> tuple[int, int]:
+        """Allocated and reserved bytes of the pool."""
+        allocated = reserved = 0
+        for segment in torch.cuda.memory_snapshot():
+            if tuple(segment.get("segment_pool_id", ())) == tuple(self.pool):
+                allocated += segment["active_size"]
+                reserved += segment["total_size"]
+        return allocated, reserved
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Objects of CUDA that Python's collector ends in the middle would spoil a recording."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Rerun:
+    """A function that is run again, and its first results, which later ones are copied to."""
+
+    def __init__(self, function: Function) -> None:
+        self.function, self.is_fresh = function, True
+        self.results: list[Tensor | None] = [*function()]
+        self.owners = [None if result is None else result.detach() for result in self.results]
+
+    def replay(self) -> None:
+        if self.is_fresh:
+            self.is_fresh = False
+            return
+        with torch.no_grad():
+            for owner, result in zip(self.owners, self.function(), strict=True):
+                if owner is not None and result is not None:
+                    copy_content(owner, result)
+
+
+class RerunRecorder:
+    """The twin of graphs on the CPU: everything that was allocated stays, and functions are run again."""
+
+    hidden_bytes = total_peak_bytes = 0
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.owned: list[Tensor] = []
+
+    def record(self, function: Function, random: CallRandom | None = None) -> Recording:
+        before = torch.get_rng_state()
+        try:
+            return _Rerun(function)
+        except BaseException:
+            torch.set_rng_state(before)  # a graph that is not finished draws no random numbers either
+            raise
+
+    def own(self, tensor: Tensor, source: Tensor) -> None:
+        """Copied at once, since the function runs while it is recorded."""
+        self.owned.append(tensor.detach())
+        with torch.no_grad():
+            copy_content(tensor, source)
+
+    def first_alias(self, place: Place, result: Tensor) -> Tensor:
+        return place.alias()
+
+    def freed(self, place: Place) -> None:
+        """Nothing uses the memory again."""
+
+    def finish(self) -> None:
+        pass
+
+
+def recorder_for(device: torch.device) -> Recorder:
+    return GraphRecorder(device) if device.type == "cuda" else RerunRecorder(device)

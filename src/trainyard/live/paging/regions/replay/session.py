@@ -1,0 +1,52 @@
+"""What a with-block replays at a time: nothing, the blocks of a plan, or a whole model."""
+
+from __future__ import annotations
+
+import torch
+
+from trainyard.live.paging.regions.replay.obstacles import Rehearsal
+from trainyard.live.paging.regions.replay.passes import RecordedPasses
+
+
+class Replays:
+    """At most one set of recordings is open, since each has memory of its own."""
+
+    def __init__(self, device: torch.device, *, is_allowed: bool) -> None:
+        self.device, self.is_allowed = device, is_allowed
+        self.passes: RecordedPasses | None = None
+        self.label: str = ""
+        """What the recordings are of."""
+
+    def open(self, label: str, rehearsals: dict[tuple[str, str], Rehearsal]) -> RecordedPasses:
+        """Recordings for what is installed now; those of the same label go on."""
+        if self.passes is None or label != self.label:
+            self.close()
+            self.passes, self.label = RecordedPasses(self.device, rehearsals), label
+        return self.passes
+
+    def close(self) -> None:
+        """Gives all memory of recordings back."""
+        if self.passes is not None:
+            self.passes.release()
+            self.passes = None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def begin(self) -> None:
+        """Before a pass."""
+        if self.passes is not None:
+            self.passes.begin()
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Memory of recordings that the allocator's counters do not show."""
+        return 0 if self.passes is None else self.passes.hidden_bytes
+
+    @property
+    def recorded_calls(self) -> int:
+        return 0 if self.passes is None else self.passes.recorded_calls
+
+    def peak_bytes(self, allocated_bytes: int) -> int:
+        """The peak of all memory, from that of what the allocator counts."""
+        recorded = 0 if self.passes is None else self.passes.peak_bytes
+        return max(allocated_bytes + self.hidden_bytes, recorded)

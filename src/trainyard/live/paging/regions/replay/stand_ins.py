@@ -1,0 +1,55 @@
+"""Parameters of a block while it is recorded: tensors in the same memory, with a place of their own in the graph of autograd.
+
+Autograd adds gradients up on the stream on which it met a parameter first, and remembers that as long as any graph with the
+parameter lives, a loss that a program still holds, for example. A recording must not wait for another stream. And hooks of a
+parameter belong to the step, not to the recording inside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+
+class StandIns:
+    """Of the parameters of a block that require gradients.
+
+    >>> block = nn.Linear(2, 2)
+    >>> stand_ins = StandIns(block)
+    >>> with stand_ins.in_place():
+    ...     block.weight is stand_ins.leaves[0], block.weight.data_ptr() == stand_ins.parameters[0].data_ptr()
+    (True, True)
+    >>> block.weight is stand_ins.parameters[0]
+    True
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        self.parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
+        self.leaves = [_stand_in(parameter) for parameter in self.parameters]
+        leaves = {id(parameter): leaf for parameter, leaf in zip(self.parameters, self.leaves, strict=True)}
+        self._slots: list[tuple[dict[str, Any], str, nn.Parameter, nn.Parameter]] = [
+            (module._parameters, name, parameter, leaves[id(parameter)])
+            for module in block.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None and id(parameter) in leaves
+        ]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The modules of the block have the stand-ins."""
+        for holder, name, _, leaf in self._slots:
+            holder[name] = leaf
+        try:
+            yield
+        finally:
+            for holder, name, parameter, _ in self._slots:
+                holder[name] = parameter
+
+
+def _stand_in(parameter: nn.Parameter) -> nn.Parameter:
+    leaf = nn.Parameter(parameter.detach(), requires_grad=True)
+    leaf.__dict__.update(parameter.__dict__)
+    return leaf
