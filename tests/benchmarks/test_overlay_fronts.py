@@ -266,7 +266,7 @@ def test_turns_go_on_until_a_difference_is_known_and_a_busy_host_does_not_decide
         def __init__(self) -> None:
             self.round = 0
 
-        def time(self, network: object, samples: turns.Samples, steps: int, warm: int, *, of_host: bool) -> None:
+        def time(self, network: object, samples: turns.Samples, steps: int, warm: int, *, of_host: bool, pages: object) -> None:
             base = 100.0 if samples is slow else 95.0
             if samples is slow:
                 self.round += 1
@@ -288,7 +288,7 @@ def test_turns_end_when_their_time_is_up() -> None:
     values = iter([100.0, 50.0, 100.0, 200.0, 100.0, 10.0])
 
     class Clock:
-        def time(self, network: object, samples: turns.Samples, steps: int, warm: int, *, of_host: bool) -> None:
+        def time(self, network: object, samples: turns.Samples, steps: int, warm: int, *, of_host: bool, pages: object) -> None:
             samples.turns.append([next(values)])
 
     one, other = turns.Samples(), turns.Samples()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint as checkpoint_of_torch
 
-from trainyard.live.paging.regions.checkpointing import checkpoint, selective
+from trainyard.live.paging.regions.checkpointing import checkpoint, is_saved, selective
 
 Wrapped = Callable[[Callable[..., Any]], Callable[..., Any]]
 WAYS: dict[str, Wrapped] = {
@@ -186,3 +186,35 @@ def test_a_call_that_computes_something_else_the_second_time_is_an_error() -> No
 def test_without_gradients_the_call_runs_once_and_saves_nothing() -> None:
     with torch.no_grad():
         assert checkpoint(torch.exp, torch.zeros(1, requires_grad=True)).grad_fn is None
+
+
+@pytest.mark.parametrize("name", ["flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu"])
+def test_attention_with_dropout_is_computed_again_so_that_later_dropouts_draw_the_same_numbers(name: str) -> None:
+    operator = getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default
+    names = [argument.name for argument in operator._schema.arguments]
+    place = names.index("dropout_p")
+    for share in (0.0, 0.1):
+        given = [*range(place), share]
+        assert is_saved(operator, given, {}) is (share == 0.0)
+        assert is_saved(operator, given[:place], {"dropout_p": share}) is (share == 0.0)
+    assert is_saved(operator, [0, 1, 2], {})
+    assert is_saved(torch.ops.aten.mm.default, [0, 1], {})
+    assert not is_saved(torch.ops.aten.add.Tensor, [0, 1], {})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("way", WAYS)
+def test_attention_and_layers_with_dropout_on_a_gpu(way: str) -> None:
+    def gradients(wrap: Wrapped) -> list[Tensor]:
+        torch.manual_seed(0)
+        layers = [nn.TransformerEncoderLayer(64, 4, 128, dropout=0.2, batch_first=True).cuda() for _ in range(3)]
+        x = torch.randn(4, 32, 64, device="cuda")
+        for layer in layers:
+            x = wrap(layer)(x)
+        (x * torch.randn_like(x)).sum().backward()
+        return [parameter.grad for layer in layers for parameter in layer.parameters() if parameter.grad is not None]
+
+    expected, actual = gradients(lambda call: call), gradients(WAYS[way])
+    assert len(actual) == len(expected)
+    assert all(map(torch.allclose, actual, expected))

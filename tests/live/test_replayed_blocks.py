@@ -535,7 +535,8 @@ def test_blocks_that_cannot_be_recorded_are_called_and_the_others_replayed(name:
 
     passes = compare(loop, device, "keep", make)
     assert obstacles(passes) == {expected}
-    assert passes.counts["replayed"] == 2 * 4
+    was_recorded_twice = expected.startswith("cannot be recorded")
+    assert passes.counts["replayed"] == 2 * (3 if was_recorded_twice else 4)
 
 
 def test_passes_that_are_never_free_end_the_recordings(device: torch.device) -> None:
@@ -677,7 +678,7 @@ def test_a_block_that_waits_for_the_device_is_called(is_known: bool, monkeypatch
     passes = compare(lambda trainer: trainer.steps(6), device, "keep", make)
     (obstacle,) = obstacles(passes)
     assert obstacle.startswith("waits for the device" if is_known else "cannot be recorded: ")
-    assert passes.counts["replayed"] == 3 * 4
+    assert passes.counts["replayed"] == 3 * (4 if is_known else 3)
 
 
 @pytest.mark.gpu

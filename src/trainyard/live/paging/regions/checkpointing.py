@@ -5,13 +5,13 @@ as it has produced the last tensor that backward needs, with the random state an
 the Python around them. A checkpointed ViT or ConvNeXt waits for the host on an H200, so that is what its step time consists of.
 Autograd keeps a number for each saved tensor; the first number it asks for fills a list with all of them.
 
-`selective` saves the results of products and attention as well, and computes the rest again. It passes every op through Python,
-twice, which pays where the device is slower than that.
+`selective` saves the results of products and of attention without dropout as well, and computes the rest again. It passes every op
+through Python, twice, which pays where the device is slower than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -27,10 +27,10 @@ from trainyard.live.paging.signature import autocast_modes, tensors_of
 
 Call = Callable[..., Any]
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
-_ATTENTION = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
-PRODUCTS = frozenset(
-    getattr(torch.ops.aten, name).default for name in (*_PRODUCTS, *(f"_scaled_dot_product_{name}" for name in _ATTENTION))
-)
+_ATTENTION = {"flash_attention": 3, "efficient_attention": 5, "cudnn_attention": 5, "flash_attention_for_cpu": 3}
+_DROPOUT = {getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default: place for name, place in _ATTENTION.items()}
+"""Operators of attention, and which argument is the share that is dropped."""
+PRODUCTS = frozenset((*(getattr(torch.ops.aten, name).default for name in _PRODUCTS), *_DROPOUT))
 """Operators whose results a selective checkpoint saves: they take the most time for their bytes."""
 
 
@@ -65,6 +65,17 @@ def selective(call: Call, *arguments: Any, **keywords: Any) -> Any:
     return result
 
 
+def is_saved(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether a selective checkpoint keeps what an operator returns.
+
+    Attention that drops values at random is computed again: it moves the generator on, and all later dropouts depend on that.
+    """
+    place = _DROPOUT.get(function)
+    if place is None:
+        return function in PRODUCTS
+    return not (arguments[place] if len(arguments) > place else keywords.get("dropout_p", 0.0))
+
+
 class _Product(NamedTuple):
     """One call of a product, and what it returned."""
 
@@ -96,7 +107,7 @@ class _Saving(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         result = function(*arguments, **(keywords or {}))
-        if function in PRODUCTS:
+        if is_saved(function, arguments, keywords or {}):
             alias = _detached(result)  # autograd gives the result itself a history, which would hold this list
             product = _Product(function, [tensor.shape for tensor in tensors_of(arguments)], alias, [])
             product.watch(alias)
@@ -119,7 +130,7 @@ class _Replaying(TorchDispatchMode):
         self.place = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        if function in PRODUCTS and self.place < len(self.products):
+        if self.place < len(self.products) and is_saved(function, arguments, keywords or {}):
             product = self.products[self.place]
             self.place += 1
             shapes = [tensor.shape for tensor in tensors_of(arguments)]

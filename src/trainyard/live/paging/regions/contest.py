@@ -27,7 +27,7 @@ from typing import Final, Literal, get_args
 SHARES = (1.0, 0.5, 0.2)
 """Shares of the activations that the model compiled as a whole may save."""
 PASSES = 4
-"""Passes of each rival in the first round, one fewer in the others. The first may compile or make room, and is not timed."""
+"""Passes of each rival in a turn. The first may compile, record or make room, and is not timed."""
 ROUNDS = (1.3, 1.2, 1.15, 1.1, 1.1, 1.1)
 """In each further round those run again that take no more than this factor of the least time."""
 PROMISING = 1.5
@@ -102,8 +102,13 @@ class Contest:
 
     @property
     def passes(self) -> int:
-        """Of the rival whose passes are measured; one that is replayed is rehearsed first."""
-        return PASSES - 1 if self._round > 0 else PASSES + (self.rival in REPLAYED)
+        """Of the rival whose passes are measured."""
+        return PASSES + self.untimed - 1
+
+    @property
+    def untimed(self) -> int:
+        """The first passes of a turn, which are not timed; one that is replayed is rehearsed before it is recorded."""
+        return 2 if self.rival in REPLAYED and self._round == 0 else 1
 
     def score(self, seconds: float, peak_bytes: int) -> None:
         rival = self.queue.pop(0)

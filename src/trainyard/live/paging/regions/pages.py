@@ -361,7 +361,8 @@ class RegionPages:
                 self._install(signature, progress, plan)
         elif contest.queue and plan.followed >= contest.passes:
             if not self._tighten(signature, progress, plan):
-                contest.score(min(self.step_s[1:], default=inf), self._note_peak())
+                times = self.step_s
+                contest.score(min(times[contest.untimed :] or times[-1:], default=inf), self._note_peak())
                 plan.followed = 0
                 self._install(signature, progress, plan)
         elif plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0:

@@ -237,6 +237,7 @@ class RecordedPasses:
             recorded.record_forward(tensors)
         except Exception as error:  # whatever it is, an ordinary call will say it again if it is not about recording
             self.rehearsals[key] = Rehearsal(f"cannot be recorded: {error!s:.200}", draws)
+            self._is_spoiled = True
             return None
         self._calls.setdefault(region.name, []).append(recorded)
         return recorded

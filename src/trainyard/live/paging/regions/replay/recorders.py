@@ -29,7 +29,7 @@ class Recording(Protocol):
 
 
 class Recorder(Protocol):
-    """Records functions that share one pool of memory."""
+    """Records functions that share one pool of memory. After one that raised an error, nothing that was recorded may be used."""
 
     def record(self, function: Function, random: CallRandom | None = None) -> Recording:
         """`random` is drawn from in the function, beside the device's own generator."""
@@ -88,6 +88,8 @@ class GraphRecorder:
         if random is not None and random.state is not None:
             graph.register_generator_state(random.state)
         torch.cuda.synchronize(self.device)
+        generator = torch.cuda.default_generators[self.device.index or 0]
+        seed, offset = generator.initial_seed(), generator.get_offset()
         pool_before, _ = self._pool_bytes()
         with _no_collection(), torch.cuda.stream(self.stream):
             allocated_before = torch.cuda.memory_allocated(self.device)
@@ -100,9 +102,11 @@ class GraphRecorder:
             except BaseException:
                 with suppress(RuntimeError):
                     graph.capture_end()
-                # The generator counts what graphs draw, and goes on to do so if one was not finished: a new state does not.
-                generator = torch.cuda.default_generators[self.device.index or 0]
-                generator.graphsafe_set_state(generator.clone_state())
+                # The generator counts what graphs draw, and goes on to do so if one was not finished: a new state does not. Graphs
+                # that were recorded before have the old state, and end with this pass.
+                fresh = torch.Generator(self.device).manual_seed(seed)
+                fresh.set_offset(offset)
+                generator.graphsafe_set_state(fresh.graphsafe_get_state())
                 raise
             graph.capture_end()
             more_bytes = torch.cuda.max_memory_allocated(self.device) - allocated_before
@@ -125,6 +129,8 @@ class GraphRecorder:
         torch._C._cuda_clearCublasWorkspaces()
         allocated_bytes, _ = self._pool_bytes()
         self.hidden_bytes = max(self.peak_bytes - allocated_bytes, 0)
+        self._note_peak()
+        torch.cuda.reset_peak_memory_stats(self.device)  # what was allocated while functions were recorded is hidden from now on
 
     @property
     def reserved_bytes(self) -> int:
