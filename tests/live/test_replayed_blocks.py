@@ -50,7 +50,8 @@ def compare(
         loop(trainer)
         actual = trainer.finish()
     assert len(actual) == len(expected)
-    assert all(map(torch.equal, actual, expected))
+    others = [number for number, pair in enumerate(zip(actual, expected, strict=True)) if not torch.equal(*pair)]
+    assert not others, [(number, float((actual[number] - expected[number]).abs().max())) for number in others]
     return passes
 
 
@@ -302,6 +303,21 @@ def test_layers_that_are_left_out_in_some_passes(device: torch.device, variant: 
             trainer.step()
 
     assert compare(loop, device, variant).counts["replayed"] >= 16
+
+
+def test_hooks_on_all_modules_are_called(device: torch.device, variant: str) -> None:
+    def loop(trainer: Trainer) -> None:
+        from torch.nn.modules.module import register_module_forward_hook
+
+        trainer.steps(4)
+        seen: list[str] = []
+        hook = register_module_forward_hook(lambda module, arguments, result: seen.append(type(module).__name__))
+        trainer.step()
+        hook.remove()
+        assert seen.count("Dropout") >= 4
+        trainer.step()
+
+    compare(loop, device, variant)
 
 
 def test_layers_in_another_order(device: torch.device, variant: str) -> None:
@@ -670,15 +686,16 @@ def test_a_block_that_waits_for_the_device_is_called(is_known: bool, monkeypatch
 
     def make(device: torch.device) -> nn.Module:
         model = stack(device, 4)
-        torch.manual_seed(0)
-        model.layers[1] = Waiting().to(device)
+        for number in (1, 3):
+            torch.manual_seed(number)
+            model.layers[number] = Waiting().to(device)
         model.order = [0, 1, 2, 3]
         return model
 
     passes = compare(lambda trainer: trainer.steps(6), device, "keep", make)
     (obstacle,) = obstacles(passes)
     assert obstacle.startswith("waits for the device" if is_known else "cannot be recorded: ")
-    assert passes.counts["replayed"] == 3 * (4 if is_known else 3)
+    assert passes.counts["replayed"] == 2 * (4 if is_known else 3)
 
 
 @pytest.mark.gpu
@@ -717,8 +734,8 @@ def test_memory_of_recordings_is_counted_and_given_back(variant: str) -> None:
         peak(3)
         replayed_peak = peak(3) + passes.hidden_bytes
         assert passes.counts["replayed"] > 0
-        assert called <= replayed_peak * 1.001
-        assert replayed_peak <= 1.03 * called
+        workspace_bytes = 1 << 26  # of products, which belongs to a stream, and is given back when passes are recorded
+        assert called - workspace_bytes <= replayed_peak <= 1.03 * called
     model.zero_grad()
     gc.collect()
     torch.cuda.empty_cache()

@@ -38,8 +38,8 @@ class Conditions:
         self.autocast = autocast_modes()
         self.tensors: list[tuple[dict[str, Any], str, int, bool]] = []
         self.settings: list[tuple[dict[str, Any], str, Any]] = []
-        self.hooks: list[dict[int, Any]] = []
-        """Of the modules inside: those of the block itself run around its call."""
+        self.hooks: list[dict[int, Any]] = [getattr(torch.nn.modules.module, f"_global{name}") for name in _HOOKS]
+        """Of all modules, and of those inside: those of the block itself run around its call."""
         seen: set[int] = set()
         for module in block.modules():
             for holder in (module._parameters, module._buffers, module.__dict__):

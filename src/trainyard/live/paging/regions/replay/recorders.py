@@ -79,6 +79,8 @@ class GraphRecorder:
         self.total_peak_bytes = 0
         """Of all memory, until the last function was recorded: recording resets the allocator's own counter."""
         self.hidden_bytes = 0
+        self._failed: list[torch.cuda.CUDAGraph] = []
+        """Graphs that were not finished. A pool that no graph refers to any more is gone."""
         # Workspaces of products belong to a stream. Those of the recording stream are allocated in the pool, and given back to it.
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()  # the pool takes new memory from the device
@@ -95,20 +97,21 @@ class GraphRecorder:
             allocated_before = torch.cuda.memory_allocated(self.device)
             self._note_peak()
             torch.cuda.reset_peak_memory_stats(self.device)
-            # Other threads, as those that load data, may go on to use the device.
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
             try:
+                # Other threads, as those that load data, may go on to use the device.
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
                 results = [*function()]
+                graph.capture_end()
             except BaseException:
                 with suppress(RuntimeError):
                     graph.capture_end()
+                self._failed.append(graph)
                 # The generator counts what graphs draw, and goes on to do so if one was not finished: a new state does not. Graphs
                 # that were recorded before have the old state, and end with this pass.
                 fresh = torch.Generator(self.device).manual_seed(seed)
                 fresh.set_offset(offset)
                 generator.graphsafe_set_state(fresh.graphsafe_get_state())
                 raise
-            graph.capture_end()
             more_bytes = torch.cuda.max_memory_allocated(self.device) - allocated_before
         self.peak_bytes = max(self.peak_bytes, pool_before + more_bytes)
         return _Graph(graph, results)
