@@ -3,6 +3,7 @@
     python benchmarks/overlay_coverage.py                                 # by blocks, about eight minutes on two cores
     python benchmarks/overlay_coverage.py --unit tensors                  # single tensors
     python benchmarks/overlay_coverage.py --compiler aot_eager            # blocks and whole models compiled as well
+    python benchmarks/overlay_coverage.py --replay                        # blocks replayed by the twin of CUDA graphs on the CPU
     python benchmarks/overlay_coverage.py --family timm --case resnet18   # one
 
 The models are those of benchmarks/coverage.py. Each pass of a model begins with the same weights and random numbers: those in which
@@ -34,8 +35,9 @@ from coverage_cases.case import FAMILIES, Training, cases_of
 from coverage_cases.examination import run_in_torch, seed
 from coverage_cases.workers import CASES_PER_WORKER, ENVIRONMENT, TIME_LIMIT_S
 
-PASSES = {"blocks": 14, "tensors": 6, "compiled": 40}
-"""Ten survey passes and some with the plan; five watched ones and one with the plan; with compiled variants and their rivals."""
+PASSES = {"blocks": 14, "tensors": 6, "compiled": 40, "replayed": 32}
+"""Ten survey passes and some with the plan; five watched ones and one with the plan; with compiled variants and their rivals; with
+the surveys of replays, and the plans with and without."""
 ROUNDING, HALF_ROUNDING = 1e-6, 5e-2
 """Differences, over the norm of all gradients, up to which they come from another order of sums; in bf16, of compiled code."""
 BUDGET = 10**11
@@ -51,6 +53,8 @@ class Record:
     """equal (bit for bit), rounding, differs, fails; without a result: not built, own step, no blocks, plain fails, or random:
     plain training does not repeat its own gradients either, or compiled code would draw other random numbers."""
     blocks: int = 0
+    replayed: int = 0
+    """Calls of blocks that were replayed in a pass."""
     difference: float = 0.0
     error: str = ""
 
@@ -125,7 +129,7 @@ def in_double(training: Training) -> None:
         training.inputs, training.targets = tree_map(double, training.inputs), tree_map(double, training.targets)
 
 
-def train(record: Record, training: Training, unit: str, compiler: str | None) -> None:
+def train(record: Record, training: Training, unit: str, compiler: str | None, replay: bool) -> None:
     """Fills the record of a model that is built."""
     import trainyard as ty
     from trainyard.live.paging.regions.finding import regions_of
@@ -147,9 +151,11 @@ def train(record: Record, training: Training, unit: str, compiler: str | None) -
         record.outcome = "no blocks"
         return
     try:
-        with ty.live.overlay(training.model, BUDGET, unit=unit, compile=compiler or False):  # type: ignore[arg-type]
-            for _ in range(PASSES["compiled" if compiler else unit]):
+        options: dict[str, Any] = {"unit": unit, "compile": compiler or False, "replay": replay}
+        with ty.live.overlay(training.model, BUDGET, **options) as pages:
+            for _ in range(PASSES["replayed" if replay else "compiled" if compiler else unit]):
                 record.difference = max(record.difference, difference(expected, gradients(training)))
+                record.replayed = max(record.replayed, pages.replayed_calls)
     except Exception as error:
         record.outcome, record.error = "fails", repr(error)[:300]
         return
@@ -160,7 +166,7 @@ def train(record: Record, training: Training, unit: str, compiler: str | None) -
         record.outcome = "rounding" if record.difference <= rounding else "random"
 
 
-def examine(case: tuple[str, str], unit: str, compiler: str | None) -> Record:
+def examine(case: tuple[str, str], unit: str, compiler: str | None, replay: bool) -> Record:
     """Builds the model of a family and name, and trains it."""
     family, name = case
     record = Record(family=family, name=name)
@@ -174,7 +180,7 @@ def examine(case: tuple[str, str], unit: str, compiler: str | None) -> Record:
                     record.outcome = "own step"
                     return record
                 training.optimizer = None
-                train(record, training, unit, compiler)
+                train(record, training, unit, compiler, replay)
         except _TimeIsUp as error:
             record.outcome, record.error = "fails", str(error)
         except Exception as error:
@@ -183,13 +189,21 @@ def examine(case: tuple[str, str], unit: str, compiler: str | None) -> Record:
     return record
 
 
+def overwrite(_: Any, place: Any) -> None:
+    """Memory that a graph of CUDA may use for something else by now."""
+    place.alias().fill_(float("nan") if place.dtype.is_floating_point else 0)
+
+
 def prepare(compiler: str | None) -> None:
     """At the beginning of a worker process."""
     import torch
     from coverage_cases.torchvision_ops import provide
 
+    from trainyard.live.paging.regions.replay.recorders import RerunRecorder
+
     torch.set_num_threads(1)
     provide()
+    RerunRecorder.freed = overwrite  # type: ignore[method-assign]
     if compiler is not None:  # one share is enough to tell whether gradients are right
         from trainyard.live.paging.regions import contest, pages, variants
 
@@ -220,6 +234,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="one case in so many")
     parser.add_argument("--unit", choices=("blocks", "tensors"), default="blocks")
     parser.add_argument("--compiler", choices=("inductor", "aot_eager"))
+    parser.add_argument("--replay", action="store_true", help="blocks are recorded, and replayed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all records here")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
@@ -227,13 +242,16 @@ def main() -> int:
     chosen = [case for family in options.family or FAMILIES for case in cases_of(family)[:: options.every]]
     chosen = [case for case in chosen if not options.case or case.name in options.case]
     begun, records = time.perf_counter(), []
-    work = partial(examine, unit=options.unit, compiler=options.compiler)
+    work = partial(examine, unit=options.unit, compiler=options.compiler, replay=options.replay)
     with get_context("spawn").Pool(options.jobs, prepare, (options.compiler,), maxtasksperchild=CASES_PER_WORKER) as pool:
         for record in pool.imap(work, [(case.family, case.name) for case in chosen]):
             records.append(record)
             found = record.error or (f"{record.difference:.1e}" if record.difference else "")
             print(f"{record.family}, {record.name}: {record.outcome} {found}".rstrip(), flush=True)
     print("\n".join(["", *summary(records), f"{time.perf_counter() - begun:.0f} s"]))
+    if options.replay:
+        replayed = [record for record in records if record.replayed]
+        print(f"{len(replayed)} models with replayed calls, {sum(record.replayed for record in replayed)} of them")
     if options.json:
         options.json.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n", encoding="utf-8")
     return int(any(record.outcome in ("differs", "fails") for record in records))

@@ -79,6 +79,8 @@ class RegionPages:
         self._stack: ExitStack | None = None
         self._times = PassTimes(model, device)
         self._replays = Replays(device, is_allowed=replay and is_in_one_process(model))
+        self._recorded_for: tuple[Progress, str] | None = None
+        """Whose calls a survey of replays has recorded: in which variant."""
         self._patience = 0
         """Passes until calls are recorded; 0: they are, or are not to be."""
         self._is_elsewhere = False
@@ -173,10 +175,13 @@ class RegionPages:
             self.device, "memory" if task == "memory" else "time", partial(self._surveyed, progress, variant.name)
         )
         chosen = progress.to_survey(variant, task, self.budget)
-        if task != "replay" or self._replays.label != variant.name:
+        if task != "replay" or self._recorded_for != (progress, variant.name):
             self._replays.close()
             self._reset_peak()
-        passes = self._replays.open(variant.name, progress.rehearsals) if task == "replay" else None
+            self._recorded_for = progress, variant.name
+        passes = None
+        if task == "replay":
+            passes = self._replays.passes or self._replays.open(progress.rehearsals)
         for region in self.regions:
             entry, way = self._entries[region.name], variant if region.name in chosen else CHECKPOINT
             call = entry.variant(way)
@@ -397,13 +402,13 @@ class RegionPages:
         if self._rival == WHOLE_REPLAYED:
             name = f"whole {share}"
             whole = Region("", self.model, self._whole.entry.kind)
-            self._whole.active = self._replays.open(name, progress.rehearsals).around(whole, name, self._whole.active)
+            self._whole.active = self._replays.open(progress.rehearsals).around(whole, name, self._whole.active)
 
     def _install_blocks(self, plan: RegionPlan, progress: Progress) -> None:
         ways = {way.name: way for way in self.ways}
         if self._whole is not None:
             self._whole.rest()
-        passes = self._replays.open("plan", progress.rehearsals) if self._rival == "replayed" else None
+        passes = self._replays.open(progress.rehearsals) if self._rival == "replayed" else None
         for region in self.regions:
             entry = self._entries[region.name]
             variant = ways[plan.variants[region.name]] if region.name in plan.variants else CHECKPOINT

@@ -14,14 +14,11 @@ class Replays:
     def __init__(self, device: torch.device, *, is_allowed: bool) -> None:
         self.device, self.is_allowed = device, is_allowed
         self.passes: RecordedPasses | None = None
-        self.label: str = ""
-        """What the recordings are of."""
 
-    def open(self, label: str, rehearsals: dict[tuple[str, str], Rehearsal]) -> RecordedPasses:
-        """Recordings for what is installed now; those of the same label go on."""
-        if self.passes is None or label != self.label:
-            self.close()
-            self.passes, self.label = RecordedPasses(self.device, rehearsals), label
+    def open(self, rehearsals: dict[tuple[str, str], Rehearsal]) -> RecordedPasses:
+        """Recordings for what is installed now."""
+        self.close()
+        self.passes = RecordedPasses(self.device, rehearsals)
         return self.passes
 
     def close(self) -> None:
