@@ -113,14 +113,18 @@ def convolutions(device: torch.device) -> Convolutions:
 def replayed(model: nn.Module, device: torch.device, variant: str = "keep", **options: Any) -> Iterator[RecordedPasses]:
     """The model's blocks in a variant, replayed."""
     passes = RecordedPasses(device, {}, **({"open_recorder": open_recorder} | options))
-    hook = model.register_forward_pre_hook(lambda *_: passes.begin())
+    hooks = [
+        model.register_forward_pre_hook(lambda *_: passes.begin()),
+        model.register_forward_hook(lambda model, arguments, result: passes.forward_ended(result)),
+    ]
     entries = [(region, Entry(region.module, region.kind)) for region in regions_of(model)]
     for region, entry in entries:
         entry.replace(passes.around(region, variant, entry.variant(VARIANTS[variant])))
     try:
         yield passes
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
         for _, entry in entries:
             entry.restore()
         passes.release()

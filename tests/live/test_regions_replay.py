@@ -210,4 +210,4 @@ def test_replays_are_for_blocks_alone() -> None:
 def test_models_of_several_processes_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.live.paging.regions.pages.is_in_one_process", lambda model: False)
     assert not overlay(Stack())._replays.is_allowed
-    assert session.Replays(torch.device("cpu"), is_allowed=True).hidden_bytes == 0
+    assert session.Replays(Stack(), torch.device("cpu"), is_allowed=True).hidden_bytes == 0

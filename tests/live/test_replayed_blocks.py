@@ -339,6 +339,37 @@ def test_inputs_of_other_shapes(device: torch.device, variant: str) -> None:
     assert compare(loop, device, variant).counts["replayed"] == 4 * 3
 
 
+class Pyramid(nn.Module):
+    """Each layer's result goes to the next layer, which uses it three times, and to the end, before or after that."""
+
+    def __init__(self, *, first: bool) -> None:
+        super().__init__()
+        self.embed, self.layers, self.last = nn.Linear(4, WIDTH), nn.ModuleList(Layer() for _ in range(4)), nn.Linear(WIDTH, 2)
+        self.first = first
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, scale, levels = self.embed(x), torch.full((4 * WIDTH,), 1.5, device=x.device), []
+        for layer in self.layers:
+            levels += [3 * x.tanh()] if self.first else []
+            x, before = layer(x, scale=scale)[0], x
+            levels += [] if self.first else [3 * before.sigmoid()]
+        return 0.1 * self.last(torch.stack(levels).mean(0) + x)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_gradients_of_results_that_go_to_several_places_are_summed_as_in_plain_training(
+    first: bool, device: torch.device, variant: str
+) -> None:
+    def make(device: torch.device) -> nn.Module:
+        torch.manual_seed(0)
+        return Pyramid(first=first).to(device)
+
+    passes = compare(lambda trainer: trainer.steps(6), device, variant, make)
+    assert passes.counts["replayed"] == 4 * 4
+    in_parts = {rehearsal.in_parts for rehearsal in passes.rehearsals.values()}
+    assert in_parts == {frozenset() if first else frozenset({0})}
+
+
 def test_inputs_with_a_gradient(device: torch.device, variant: str) -> None:
     def loop(trainer: Trainer) -> None:
         for _ in range(6):

@@ -78,7 +78,7 @@ class RegionPages:
         self._survey: Survey | None = None
         self._stack: ExitStack | None = None
         self._times = PassTimes(model, device)
-        self._replays = Replays(device, is_allowed=replay and is_in_one_process(model))
+        self._replays = Replays(model, device, is_allowed=replay and is_in_one_process(model))
         self._recorded_for: tuple[Progress, str] | None = None
         """Whose calls a survey of replays has recorded: in which variant."""
         self._patience = 0

@@ -14,6 +14,7 @@ In reading order:
 - passes: rehearsed, recorded, then replayed; the order of graphs, in which their common memory may be used again
 - calls: one call of a block: its two graphs, and the node of autograd that replays them
 - places: memory that recordings own, and tensors that lie there
+- parts: gradients that are returned part by part, so that sums round as in plain training
 - arguments: what a block is called with and returns, as tensors and the rest
 - obstacles: why a block cannot be recorded; conditions: what must not have changed since
 - recorders: CUDA graphs, and for the CPU their twin, which runs the same code again into the same memory

@@ -7,17 +7,19 @@ are results like all others: `parameter.grad` lies in memory of the recordings u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import GradientEdge
 
 from trainyard.live.paging.regions.call_state import put_back, set_statistics_aside
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
+from trainyard.live.paging.regions.replay.parts import Edge, Part, edge_of, nodes_behind, parts_of, taken_apart
 from trainyard.live.paging.regions.replay.places import Place
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom, recording
 from trainyard.live.paging.regions.replay.recorders import Recording
@@ -52,8 +54,10 @@ class Token:
 class _Differentiable(NamedTuple):
     """What backward needs of a recorded forward: where its results come from, and the tensors that have gradients."""
 
-    edges: list[Any]
+    edges: list[Edge]
     leaves: list[Tensor]
+    parts: dict[int, list[Part]]
+    """Of the gradients that are returned part by part, by the number of their leaf."""
     inputs: list[Tensor]
     """All of them, for a second call."""
 
@@ -62,7 +66,13 @@ class RecordedCall:
     """One call of a block in the passes of a plan."""
 
     def __init__(
-        self, passes: RecordedPasses, block: nn.Module, call: Call, structure: Structure, random: CallRandom | None
+        self,
+        passes: RecordedPasses,
+        block: nn.Module,
+        call: Call,
+        structure: Structure,
+        random: CallRandom | None,
+        in_parts: frozenset[int] = frozenset(),
     ) -> None:
         self.passes, self.block, self.call, self.structure, self.random = passes, block, call, structure, random
         self.recorder = passes.recorder
@@ -70,6 +80,10 @@ class RecordedCall:
         self.autocast = autocast_modes()
         self.stand_ins = StandIns(block)
         self.parameters = self.stand_ins.parameters
+        self.in_parts = in_parts
+        """Inputs whose gradients are returned part by part."""
+        self.parts: dict[int, int] = {}
+        """How many parts there are, by the number of the leaf: of the inputs that require a gradient, then of the parameters."""
         self.inputs: list[Input] = []
         self.outputs: list[Place] = []
         self.has_gradient: list[bool] = []
@@ -81,8 +95,8 @@ class RecordedCall:
         self.backward_event = -1
         self.given: list[Place | None] = []
         """Gradients of the outputs; None: that output got none."""
-        self.gradients: list[Place | None] = []
-        """Of the inputs that require one, and of the parameters."""
+        self.gradients: list[Place | int | None] = []
+        """Of the inputs that require one, with their parts, and of the parameters. A number: the gradient of that output."""
         self._differentiable: _Differentiable | None = None
 
     # -- forward
@@ -117,10 +131,15 @@ class RecordedCall:
         if any(output.untyped_storage()._cdata in given for output in outputs):
             raise NotPlain("what it was given, as its result")
         self.has_gradient = [output.requires_grad for output in outputs]
-        edges = [torch.autograd.graph.get_gradient_edge(output) for output in outputs if output.requires_grad]
-        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *self.stand_ins.leaves]
-        self._differentiable = _Differentiable(edges, wanted, leaves)
-        if not self.outputs and not {id(leaf) for leaf in leaves_behind(edges)} <= {id(leaf) for leaf in wanted}:
+        edges = [edge_of(output) for output in outputs if output.requires_grad]
+        differentiable = [number for number, leaf in enumerate(leaves) if leaf.requires_grad]
+        wanted = [*(leaves[number] for number in differentiable), *self.stand_ins.leaves]
+        in_parts = [place for place, number in enumerate(differentiable) if number in self.in_parts]
+        of_parts = {place: parts_of(edges, edge_of(wanted[place])) for place in in_parts}
+        self._differentiable = _Differentiable(edges, wanted, of_parts, leaves)
+        self.parts = {place: len(parts) for place, parts in of_parts.items()}
+        behind = {id(node.variable) for node in nodes_behind(edges) if hasattr(node, "variable")}
+        if not self.outputs and not behind <= {id(leaf) for leaf in wanted}:
             raise NotPlain("a gradient of something that it keeps elsewhere")
         return [output.detach() for output in outputs]
 
@@ -139,7 +158,8 @@ class RecordedCall:
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """The result of the call, by a replay."""
-        leaves = [tensor for tensor, one in zip(tensors, self.inputs, strict=True) if one.requires_grad]
+        inputs = [tensor for tensor, one in zip(tensors, self.inputs, strict=True) if one.requires_grad]
+        leaves = [leaf for place, leaf in enumerate(inputs) for _ in range(self.parts.get(place, 1))]
         outputs = _Replayed.apply(self, [*tensors], *leaves, *self.parameters)  # type: ignore[no-untyped-call]
         assert self.result is not None
         return self.result.put_together(outputs)
@@ -209,15 +229,29 @@ class RecordedCall:
         self.backward_event = self.passes.next_event()
         self.backward = self.recorder.record(backward, self.random)
         self._differentiable = None
-        self.gradients = [None if one is None else Place(one) for one in self.backward.results]
+        for number, one in enumerate(self.backward.results):
+            if one is not None:
+                self.gradients[number] = Place(one)
 
     def _differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients that are not passed on as they came; `gradients` says which ones are."""
         assert self._differentiable is not None
-        edges, leaves, _ = self._differentiable
+        edges, leaves, parts, _ = self._differentiable
         of_edges = [gradient for gradient, has_one in zip(gradients, self.has_gradient, strict=True) if has_one]
-        pairs = [(edge, gradient) for edge, gradient in zip(edges, of_edges, strict=True) if gradient is not None]
-        results = torch.autograd.grad([edge for edge, _ in pairs], leaves, [one for _, one in pairs], allow_unused=True)
-        return _apart(results, leaves, [one for _, one in pairs])
+        pairs = [(GradientEdge(*edge), gradient) for edge, gradient in zip(edges, of_edges, strict=True) if gradient is not None]
+        with taken_apart([*parts.values()]) as found:
+            results = torch.autograd.grad([edge for edge, _ in pairs], leaves, [one for _, one in pairs], allow_unused=True)
+        in_parts = dict(zip(parts, found, strict=True))
+        every: list[tuple[Tensor | None, Tensor]] = []
+        for place, (result, leaf) in enumerate(zip(results, leaves, strict=True)):
+            several = in_parts.get(place, [result])
+            missing = [None] * (self.parts.get(place, 1) - len(several))
+            every += [(part, leaf) for part in (*several, *missing)]
+        passed_on = [None if isinstance(leaf, nn.Parameter) else _number_of(result, gradients) for result, leaf in every]
+        if self.backward is None:
+            self.gradients = [*passed_on]
+        left = [(result if number is None else None, leaf) for number, (result, leaf) in zip(passed_on, every, strict=True)]
+        return _apart(left, [one for _, one in pairs])
 
     def _replay_backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         assert self.backward is not None
@@ -228,8 +262,8 @@ class RecordedCall:
             self.random.prepare()
         self.backward.replay()
         self._differentiable = None
-        aliases = iter(self._handed_out(self.backward, [one for one in self.gradients if one is not None]))
-        return [None if one is None else next(aliases) for one in self.gradients]
+        aliases = iter(self._handed_out(self.backward, [one for one in self.gradients if isinstance(one, Place)]))
+        return [next(aliases) if isinstance(one, Place) else None if one is None else gradients[one] for one in self.gradients]
 
     def _repeat(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients by an ordinary second call of the block with the inputs of forward."""
@@ -246,17 +280,18 @@ class RecordedCall:
             _, outputs = take_apart(self.call(*arguments, **keywords))
         pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
         wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *self.parameters]
-        return list(torch.autograd.grad([one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True))
+        results = torch.autograd.grad([one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True)
+        return [part for place, result in enumerate(results) for part in (result, *[None] * (self.parts.get(place, 1) - 1))]
 
     @property
     def places(self) -> list[Place]:
         """Of the tensors that are handed out."""
-        return [*self.outputs, *(one for one in self.gradients if one is not None)]
+        return [*self.outputs, *(one for one in self.gradients if isinstance(one, Place))]
 
     def move_parameter_gradients(self) -> None:
         """Gives `parameter.grad` memory of its own, where it lies in that of the recording."""
         for parameter, place in zip(self.parameters, self.gradients[len(self.gradients) - len(self.parameters) :], strict=False):
-            if place is not None and place.is_held and (gradient := parameter.grad) is not None and place.is_under(gradient):
+            if isinstance(place, Place) and place.is_held and (gradient := parameter.grad) is not None and place.is_under(gradient):
                 parameter.grad = gradient.clone()
 
     def end_recording(self) -> None:
@@ -264,11 +299,22 @@ class RecordedCall:
         self._differentiable = None
 
 
-def _apart(results: Sequence[Tensor | None], leaves: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor | None]:
-    """Gradients in memory of their own, those of parameters in the layout that autograd wants to keep them in."""
+def _number_of(result: Tensor | None, given: Sequence[Tensor | None]) -> int | None:
+    """Which of the given gradients a result is; None: another tensor."""
+    for number, one in enumerate(given):
+        if result is not None and one is not None and Place(one).is_at(result) and result.dtype is one.dtype:
+            return number
+    return None
+
+
+def _apart(results: Sequence[tuple[Tensor | None, Tensor]], given: Sequence[Tensor]) -> list[Tensor | None]:
+    """Gradients in memory of their own, those of parameters in the layout that autograd wants to keep them in.
+
+    `results` are gradients with their leaves.
+    """
     taken = {tensor.untyped_storage()._cdata for tensor in given}
     apart: list[Tensor | None] = []
-    for result, leaf in zip(results, leaves, strict=True):
+    for result, leaf in results:
         one = result
         if one is not None:
             if one.layout is not torch.strided:
@@ -280,19 +326,6 @@ def _apart(results: Sequence[Tensor | None], leaves: Sequence[Tensor], given: Se
             taken.add(one.untyped_storage()._cdata)
         apart.append(one)
     return apart
-
-
-def leaves_behind(edges: Sequence[Any]) -> Iterator[Tensor]:
-    """The leaves of autograd's graph that edges lead to."""
-    stack, seen = [edge.node for edge in edges], set[Any]()
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        stack.extend(following for following, _ in node.next_functions)
 
 
 class _Replayed(torch.autograd.Function):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from trainyard.live.paging.regions.call_state import writes_state
 from trainyard.live.paging.regions.replay.arguments import NotPlain, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
+from trainyard.live.paging.regions.replay.parts import Input, edge_of, parts_of
 
 _SYNCHRONIZES = "called a synchronizing CUDA operation"
 _OTHER_GRAPHS = ("CheckpointFunctionBackward",)
@@ -34,10 +35,12 @@ class Rehearsal:
     obstacle: str | None = None
     draws_random_numbers: bool = False
     """Of the device's generator."""
+    in_parts: frozenset[int] = frozenset()
+    """Inputs whose gradients are returned part by part (see `parts`)."""
 
 
-def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: torch.device) -> tuple[Any, Rehearsal]:
-    """The result of a call, and what is known of the block after it."""
+def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: torch.device) -> tuple[Any, Rehearsal, list[Input]]:
+    """The result of a call, what is known of the block after it, and inputs whose gradients have several parts inside."""
     before, conditions = _RandomStates(device), Conditions(block)
     number = _sequence_number()
     versions = _versions(arguments)
@@ -53,7 +56,15 @@ def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: 
         or ("changes its input in place" if versions != _versions(arguments) else None)
         or _of_graph(block, arguments, result, number)
     )
-    return result, Rehearsal(obstacle, on_device)
+    return result, Rehearsal(obstacle, on_device), [] if obstacle else _in_several_parts(arguments, result)
+
+
+def _in_several_parts(arguments: Any, result: Any) -> list[Input]:
+    inputs, outputs = (take_apart(values)[1] for values in (arguments, result))
+    edges = [edge_of(output) for output in outputs if output.requires_grad]
+    last = _sequence_number()
+    of_inputs = [(number, edge_of(tensor)) for number, tensor in enumerate(inputs) if tensor.requires_grad]
+    return [Input(number, edge, last) for number, edge in of_inputs if len(parts_of(edges, edge)) > 1]
 
 
 def _of_values(values: Any, verb: str, device: torch.device) -> str | None:
@@ -84,11 +95,11 @@ def _of_graph(block: nn.Module, arguments: Any, result: Any, number: int) -> str
     if any(output.untyped_storage()._cdata in storages for output in outputs):
         return "returns what it was given"
     own = {id(parameter) for parameter in block.parameters()}
-    ends = {_edge(tensor) for tensor in inputs if tensor.requires_grad}
+    ends = {edge_of(tensor) for tensor in inputs if tensor.requires_grad}
     differentiable = [output for output in outputs if output.requires_grad]
     if not differentiable:
         return "returns nothing that has a gradient"
-    stack, seen = [_edge(output) for output in differentiable], set[Any]()
+    stack, seen = [edge_of(output) for output in differentiable], set[Any]()
     while stack:
         edge = stack.pop()
         node, _ = edge
@@ -104,11 +115,6 @@ def _of_graph(block: nn.Module, arguments: Any, result: Any, number: int) -> str
             return "uses a tensor that it is not called with"
         stack.extend(edge for edge in node.next_functions if edge[0] is not None)
     return None
-
-
-def _edge(tensor: Tensor) -> tuple[Any, int]:
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
 
 
 def _sequence_number() -> int:

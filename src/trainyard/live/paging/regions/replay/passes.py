@@ -14,6 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -24,9 +25,12 @@ from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, take_apart
 from trainyard.live.paging.regions.replay.calls import Call, Input, RecordedCall, Token
 from trainyard.live.paging.regions.replay.obstacles import Rehearsal, rehearse
+from trainyard.live.paging.regions.replay.parts import Input as InSeveralParts
+from trainyard.live.paging.regions.replay.parts import used_later
 from trainyard.live.paging.regions.replay.places import Place, copy_content, empty_twin
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom
 from trainyard.live.paging.regions.replay.recorders import Recorder, recorder_for
+from trainyard.live.paging.signature import tensors_of
 
 Mode = Literal["rehearse", "record", "replay", "off"]
 ATTEMPTS = 3
@@ -67,6 +71,8 @@ class RecordedPasses:
         self._number = 0
         self._is_plain = True
         self._stream: Any = None
+        self._in_several_parts: dict[tuple[str, str], list[InSeveralParts]] = {}
+        """Inputs of calls that were rehearsed in this pass, by region and variant."""
         self._forget()
 
     def _forget(self) -> None:
@@ -135,6 +141,7 @@ class RecordedPasses:
         if self._is_plain:
             return
         self._number += 1
+        self._in_several_parts.clear()
         self._stream = torch.cuda.current_stream(self.device) if self.on_gpu else None
         self._rewind()
         if self.mode == "record":
@@ -183,6 +190,14 @@ class RecordedPasses:
         self._forget()
         self.mode, self._is_plain = "rehearse", True
 
+    def forward_ended(self, result: Any) -> None:
+        """After the model's forward, with what it returns."""
+        if self._in_several_parts and torch.is_grad_enabled():
+            tensors = tensors_of(result)
+            for key, inputs in self._in_several_parts.items():
+                self.rehearsals[key] = replace(self.rehearsals[key], in_parts=used_later(inputs, tensors))
+            self._in_several_parts.clear()
+
     # -- calls of blocks
 
     def around(self, region: Region, variant: str, call: Call) -> Call:
@@ -201,7 +216,9 @@ class RecordedPasses:
         if key not in self.rehearsals:
             self.counts["rehearsed"] += 1
             ordinary = partial(call, *arguments, **keywords)
-            result, self.rehearsals[key] = rehearse(region.module, ordinary, (arguments, keywords), self.device)
+            result, self.rehearsals[key], inputs = rehearse(region.module, ordinary, (arguments, keywords), self.device)
+            if inputs:
+                self._in_several_parts[key] = inputs
             return result
         recorded = None
         with suppress(NotPlain):
@@ -231,7 +248,8 @@ class RecordedPasses:
         self, region: Region, key: tuple[str, str], call: Call, structure: Structure, tensors: Sequence[Tensor]
     ) -> RecordedCall | None:
         draws = self.rehearsals[key].draws_random_numbers
-        recorded = RecordedCall(self, region.module, call, structure, CallRandom(self.device) if draws else None)
+        random = CallRandom(self.device) if draws else None
+        recorded = RecordedCall(self, region.module, call, structure, random, self.rehearsals[key].in_parts)
         recorded.forward_event = self.next_event()
         try:
             recorded.record_forward(tensors)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from trainyard.live.paging.regions.replay.obstacles import Rehearsal
 from trainyard.live.paging.regions.replay.passes import RecordedPasses
@@ -11,21 +13,24 @@ from trainyard.live.paging.regions.replay.passes import RecordedPasses
 class Replays:
     """At most one set of recordings is open, since each has memory of its own."""
 
-    def __init__(self, device: torch.device, *, is_allowed: bool) -> None:
-        self.device, self.is_allowed = device, is_allowed
+    def __init__(self, model: nn.Module, device: torch.device, *, is_allowed: bool) -> None:
+        self.model, self.device, self.is_allowed = model, device, is_allowed
         self.passes: RecordedPasses | None = None
+        self._hook: RemovableHandle | None = None
 
     def open(self, rehearsals: dict[tuple[str, str], Rehearsal]) -> RecordedPasses:
         """Recordings for what is installed now."""
         self.close()
-        self.passes = RecordedPasses(self.device, rehearsals)
-        return self.passes
+        passes = self.passes = RecordedPasses(self.device, rehearsals)
+        self._hook = self.model.register_forward_hook(lambda model, arguments, result: passes.forward_ended(result))
+        return passes
 
     def close(self) -> None:
         """Gives all memory of recordings back."""
-        if self.passes is not None:
+        if self.passes is not None and self._hook is not None:
+            self._hook.remove()
             self.passes.release()
-            self.passes = None
+            self.passes = self._hook = None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 

@@ -1,0 +1,103 @@
+"""Gradients that are sums of several parts, and how the order of the sum stays that of plain training.
+
+Autograd adds up the parts of a tensor's gradient as it computes them, those of later ops first. If a block computes two for its
+input, and something after the block computes another (a skip connection, a feature pyramid), plain training has
+(later + first) + second. A node that returns the sum of its own parts has later + (first + second), which rounds differently. So
+for such an input the backward of a recorded call returns the parts one by one, and autograd adds them up as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Edge = tuple[Any, int]
+"""A node of autograd, and which of its gradients."""
+
+
+class Part(NamedTuple):
+    """A node that computes a part of a gradient, and which of its results that is."""
+
+    node: Any
+    place: int
+
+
+def edge_of(tensor: Tensor) -> Edge:
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def nodes_behind(outputs: Sequence[Edge], before: Edge | None = None) -> Iterator[Any]:
+    """Nodes of autograd that outputs lead to, those behind a tensor left out."""
+    stack, seen = [node for node, _ in outputs], set[Any]()
+    while stack:
+        node = stack.pop()
+        if node in seen or (before is not None and node is before[0]):
+            continue
+        seen.add(node)
+        yield node
+        stack += [following for following, _ in node.next_functions if following is not None]
+
+
+def parts_of(outputs: Sequence[Edge], tensor: Edge) -> list[Part]:
+    """The parts of a tensor's gradient that nodes behind these outputs compute.
+
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> y = x + x.exp()
+    >>> [part.node.name() for part in parts_of([edge_of(y)], edge_of(x))]
+    ['AddBackward0', 'ExpBackward0']
+    """
+    nodes = nodes_behind(outputs, tensor)
+    return [Part(node, place) for node in nodes for place, edge in enumerate(node.next_functions) if edge == tensor]
+
+
+class Input(NamedTuple):
+    """An input of a rehearsed call whose gradient has several parts inside."""
+
+    number: int
+    edge: Edge
+    last: int
+    """Number of the last node that the call made."""
+
+
+def used_later(inputs: Sequence[Input], result: Sequence[Tensor]) -> frozenset[int]:
+    """Those of the inputs that something after their call has used, as the graph behind a model's result says."""
+    last_use: dict[Edge, int] = dict.fromkeys((one.edge for one in inputs), -1)
+    for node in nodes_behind([edge_of(tensor) for tensor in result if tensor.requires_grad]):
+        for edge in node.next_functions:
+            if edge in last_use:
+                last_use[edge] = max(last_use[edge], node._sequence_nr())
+    return frozenset(one.number for one in inputs if last_use[one.edge] > one.last)
+
+
+@contextmanager
+def taken_apart(parts: Sequence[Sequence[Part]]) -> Iterator[list[list[Tensor | None]]]:
+    """While gradients are computed: the parts of some of them, in the order in which they are, and none for autograd to add up.
+
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> y = 2 * x + x.exp()
+    >>> with taken_apart([parts_of([edge_of(y)], edge_of(x))]) as [found]:
+    ...     torch.autograd.grad(y.sum(), [x], allow_unused=True)
+    (None,)
+    >>> [float(part[0]) for part in found]
+    [2.7182817459106445, 2.0]
+    """
+    found: list[list[Tensor | None]] = [[] for _ in parts]
+    with ExitStack() as stack:
+        for several, into in zip(parts, found, strict=True):
+            places: dict[Any, list[int]] = {}
+            for part in several:
+                places.setdefault(part.node, []).append(part.place)
+            for node, taken in places.items():
+                stack.callback(node.register_hook(partial(_take, taken, into)).remove)
+        yield found
+
+
+def _take(places: list[int], into: list[Tensor | None], gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...]:
+    into.extend(gradients[place] for place in places)
+    return tuple(None if place in places else gradient for place, gradient in enumerate(gradients))
