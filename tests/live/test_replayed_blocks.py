@@ -731,6 +731,22 @@ def test_a_block_that_waits_for_the_device_is_called(is_known: bool, monkeypatch
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_what_torch_writes_before_a_recording_is_there_before_the_first_replay(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device that other programs keep busy: the recording stream is a tenth of a second late."""
+    capture_begin = torch.cuda.CUDAGraph.capture_begin
+
+    def late(graph: torch.cuda.CUDAGraph, *arguments: Any, **keywords: Any) -> None:
+        torch.cuda._sleep(2 * 10**8)
+        capture_begin(graph, *arguments, **keywords)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
+    assert compare(lambda trainer: trainer.steps(4), torch.device("cuda", 0), variant).counts["replayed"] == 4 * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_memory_of_recordings_is_counted_and_given_back(variant: str) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:

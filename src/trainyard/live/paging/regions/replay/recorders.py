@@ -112,6 +112,9 @@ class GraphRecorder:
                 fresh.set_offset(offset)
                 generator.graphsafe_set_state(fresh.graphsafe_get_state())
                 raise
+            # Before a recording torch writes the seed and an offset of zero for random numbers, on this stream. A replay writes its
+            # own offset, on another one: on a device that is shared with other programs the zero might come after that.
+            self.stream.synchronize()
             more_bytes = torch.cuda.max_memory_allocated(self.device) - allocated_before
         self.peak_bytes = max(self.peak_bytes, pool_before + more_bytes)
         return _Graph(graph, results)
