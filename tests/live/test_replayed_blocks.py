@@ -586,6 +586,27 @@ def test_blocks_that_cannot_be_recorded_are_called_and_the_others_replayed(name:
     assert passes.counts["replayed"] == 2 * (3 if was_recorded_twice else 4)
 
 
+def test_layers_inside_a_checkpoint_of_the_program_are_called(device: torch.device, variant: str) -> None:
+    """As transformers does with `gradient_checkpointing_enable`: each layer's call, hooks and all, in a checkpoint."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(Layer):
+        def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+            return checkpoint(super().__call__, *arguments, use_reentrant=False, **keywords)
+
+    def make(device: torch.device) -> nn.Module:
+        model = stack(device, 4)
+        for number in (0, 1):
+            torch.manual_seed(number)
+            model.layers[number] = Checkpointed().to(device)
+        model.order = [0, 1, 2, 3]
+        return model
+
+    passes = compare(lambda trainer: trainer.steps(6), device, variant, make)
+    assert obstacles(passes) == {"is called inside a checkpoint of the program's own"}
+    assert passes.counts["replayed"] == 2 * 4
+
+
 def test_passes_that_are_never_free_end_the_recordings(device: torch.device) -> None:
     def loop(trainer: Trainer) -> None:
         trainer.steps(4)

@@ -154,7 +154,7 @@ class RecordedPasses:
         if self._tokens or _has_holders(self._calls):
             return True
         watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-        if watched or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        if watched or _has_hooks_for_saved_tensors():
             return True
         on_another = self.on_gpu and self._stream is not None and self._stream != torch.cuda.current_stream(self.device)
         return on_another or torch._C._functorch.peek_interpreter_stack() is not None
@@ -206,6 +206,9 @@ class RecordedPasses:
 
         def run(*arguments: Any, **keywords: Any) -> Any:
             if self._is_plain or not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+                return call(*arguments, **keywords)
+            if _has_hooks_for_saved_tensors():
+                self.rehearsals.setdefault((region.name, variant), Rehearsal("is called inside a checkpoint of the program's own"))
                 return call(*arguments, **keywords)
             return self._run(region, variant, call, arguments, keywords)
 
@@ -345,6 +348,11 @@ class RecordedPasses:
         self._is_spoiled = True
         for key in [key for key in self._names if call in self._calls.get(key[0], [])]:
             self.rehearsals[key] = Rehearsal(f"its backward cannot be recorded: {error!s:.200}")
+
+
+def _has_hooks_for_saved_tensors() -> bool:
+    """Whether a program watches what autograd saves, as a checkpoint does: a replay saves nothing."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def _has_holders(recorded: dict[str, list[RecordedCall]]) -> bool:
