@@ -116,7 +116,8 @@ def is_same_code(alternative: Row, row: Row) -> bool:
 def ratio(alternative: Row, ours: Row | None) -> str:
     if ours is None:
         return "| | "
-    return f"{ours['gib']:.2f} | {ours['ms']:.1f} | {times_as_fast(alternative, ours):.2f}"
+    replayed = " r" if ours.get("replayed") else ""
+    return f"{ours['gib']:.2f} | {ours['ms']:.1f}{replayed} | {times_as_fast(alternative, ours):.2f}"
 
 
 def times_as_fast(alternative: Row, ours: Row) -> float:

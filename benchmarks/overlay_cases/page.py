@@ -101,7 +101,7 @@ def write(file: Path) -> None:
 
 
 def text(data: Row) -> str:
-    parts = (introduction(data), further(data), results(data), lessons(data), repeat())
+    parts = (introduction(data), replayed(data), further(data), results(data), lessons(data), repeat())
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
@@ -254,27 +254,68 @@ def far_off(data: Row, key: str) -> tuple[list[str], int]:
     return far, count
 
 
+def replayed(data: Row) -> list[str]:
+    """The newest measurements: calls of blocks are replayed as CUDA graphs where that is faster."""
+    return [
+        "## Calls that are replayed",
+        "",
+        *wrapped(
+            "A host that issues every kernel by itself is often slower than the device. So calls of blocks, and of whole compiled "
+            "models, are recorded as CUDA graphs and replayed, where the contest of the first steps finds that faster by more than "
+            "a percent (`replay=None`, the default on a GPU; `replay=False` never). Recordings take memory of their own, which "
+            "`torch.cuda.max_memory_allocated` does not show. It counts towards the budget and is part of every peak here. An *r* "
+            "marks what was replayed."
+        ),
+        *comparison(data["replayed"]),
+        *wrapped(
+            "These are measurements of two GPU runs, ConvNeXt with all alternatives. Of ViT there was time for one row, of "
+            "Whisper, the UNet and Swin for those without a compiler. Before, the rule of the contest had made two choices that "
+            "were surely wrong: ConvNeXt's at the peak of the share of 0.2 took 0.81 times as fast a way and was measured again "
+            "here, the UNet's in the next table was not. What replays are worth depends on the host: the time that it needs to "
+            "issue a step falls from "
+            f"{'; '.join(host_times(data['replayed']))}. Where kernels take longer than that anyway, nothing is gained, and blocks "
+            "are called. At the peak of a checkpoint there is no room for recordings."
+        ),
+        *wrapped(
+            "A test on a GPU that another program kept busy found wrong gradients in the step in which calls are recorded: before "
+            "a recording torch writes an offset of random numbers on the recording stream, and if that is late, it comes after the "
+            "replay's own. A recording waits for its stream now, and a test holds the stream up on purpose; that test was written "
+            "after the last GPU run and has not run on one."
+        ),
+    ]
+
+
+def host_times(networks: Sequence[Row]) -> list[str]:
+    """The host's time for a step, of alternatives and of the overlays that replay beside them."""
+    texts = []
+    for network in networks:
+        alternatives = {row["name"]: row for row in network["alternatives"]}
+        rows = [(alternatives[row["beside"]], row) for row in network["overlay"] if row.get("replayed")]
+        if rows:
+            theirs, ours = max(rows, key=lambda pair: pair[0]["host_ms"] / pair[1]["host_ms"])
+            texts.append(f"{theirs['host_ms']:.0f} to {ours['host_ms']:.0f} ms ({label(network)}, {theirs['name']})")
+    return texts
+
+
 def further(data: Row) -> list[str]:
     """All alternatives in turns with the overlay: the eight networks, and those that it had not met before."""
     networks = data["further"]
     return [
-        "## All alternatives",
+        "## All alternatives, before calls were replayed",
         "",
         *wrapped(
             "Measured in turns: an alternative, the overlay at its peak, two steps each, until the ratio of their times is known "
             "to half a percent or six seconds are over (twelve for the network of 6.7 B). *Times as fast* is the median of the "
-            "rounds' ratios. The first five networks are of the newest run, in which everything was compiled before the first "
+            "rounds' ratios. The first four networks are of a run in which everything was compiled before the first "
             "step was measured; the machine had nothing else to do, and its host was slow and uneven all the same. The others are "
             "of the two runs before. At `save_on_cpu`'s peak it is the overlay by `unit='tensors'`."
         ),
         *comparison(networks),
         *wrapped(
-            "The two that are surely slower are wrong choices between ways to run a compiled model. The least of each way's times "
-            "decided, and that is of a moment in which the host was quick. "
-            f"{wrong_choice(networks)} The UNet at 15.5 GiB took a share of 0.2 instead of 0.5. Ways are now "
-            "compared by the mean of the rounds in which all of them ran. With hosts "
-            "that a simulation makes uneven, choices that cost more than 2 % fall from 263 to 131 of 2,400 "
-            "(`tests/live/test_regions_contest.py`). That has not run on a GPU yet."
+            "The one that is surely slower is a wrong choice between ways to run a compiled model: a share of 0.2 instead of 0.5. "
+            "The least of each way's times decided, and that is of a moment in which the host was quick. Ways are now compared by "
+            "the mean of the rounds in which all of them ran. With hosts that a simulation makes uneven, choices that cost more "
+            "than 2 % fall from 263 to 131 of 2,400 (`tests/live/test_regions_contest.py`)."
         ),
         *wrapped(calls_in_cpp(data)),
         *wrapped(
@@ -294,24 +335,13 @@ def further(data: Row) -> list[str]:
     ]
 
 
-def wrong_choice(networks: Sequence[Row]) -> str:
-    """What the least times said of ConvNeXt at the peak of `torch.compile` with a share of 0.2, and what turns said."""
-    name = "torch.compile, budget 0.2"
-    network = next(network for network in networks if network["name"] == "convnext-b")
-    theirs = next(row for row in network["alternatives"] if row["name"] == name)
-    ours = next(row for row in network["overlay"] if row["beside"] == name)
-    (blocks, _), (whole, _) = ours["rivals"]["blocks"], ours["rivals"]["whole 0.2"]
-    return (
-        f"ConvNeXt at {ours['budget_gib']:.2f} GiB took its plan by blocks ({blocks:.0f} ms at best, {ours['ms']:.0f} in turns) "
-        f"instead of the whole model with a share of 0.2 ({whole:.0f} and {theirs['ms']:.0f})."
-    )
-
-
 def gradients(runs: Row) -> list[str]:
     """What `overlay_coverage.py` found, by library."""
     records = {name: [Record(**record) for record in run] for name, run in runs.items()}
     counts = {name: Counter(record.outcome for record in run) for name, run in records.items()}
-    by_tensors = counts["tensors"]
+    by_tensors, by_replays = counts["tensors"], counts["replayed"]
+    with_calls = [record.replayed for record in records["replayed"] if record.replayed]
+    calls = f"{sum(with_calls):,}"
     return [
         "## Gradients on models of others",
         "",
@@ -324,13 +354,21 @@ def gradients(runs: Row) -> list[str]:
         *summary(records["blocks"]),
         "",
         *wrapped(
+            f"With `replay=True` the same models run with their blocks replayed, by a twin of CUDA graphs that overwrites memory "
+            f"as early as a graph might: {by_replays['equal']} of {decided(by_replays)} have the bits of plain training, "
+            f"{by_replays['rounding']} differ in rounding as without; {calls} calls of {len(with_calls)} models were replayed. The "
+            "first such sweep found two errors, mended since: gradients of tensors that later layers use too (feature pyramids) "
+            "were summed in another order, and models in a checkpoint of their own ended in an error."
+        ),
+        *wrapped(
             f"With `unit='tensors'` {by_tensors['equal']} of {decided(by_tensors)} have the bits of plain training. Models that do "
             "not repeat their own gradients are not counted (Reformer)."
         ),
         *wrapped(
-            "The first of these sweeps found three errors, mended since: *selective* had wrong gradients where the result of a "
-            "stacked product is changed in place (BigBird, LayoutLMv3, Nystromformer, MViTv2), a checkpointed block that keeps a "
-            "state of its own ended in an error (RecurrentGemma), and so did modules compiled in place under `unit='tensors'`."
+            "The first of the sweeps without replays found three errors, mended since: *selective* had wrong gradients where the "
+            "result of a stacked product is changed in place (BigBird, LayoutLMv3, Nystromformer, MViTv2), a checkpointed block "
+            "that keeps a state of its own ended in an error (RecurrentGemma), and so did modules compiled in place under "
+            "`unit='tensors'`."
         ),
     ]
 
@@ -355,7 +393,9 @@ def beside_fastest(data: Row) -> list[str]:
     """The simulator's plain step of each network beside the fastest one that was measured in turns."""
     plain = {network["name"]: row["ms"] for network in data["networks"] for row in network["simulated"] if not row["blocks"]}
     texts = []
-    for network in data["further"]:
+    for network in (*data["replayed"], *data["further"]):
+        if not any(row["name"] == "plain" for row in network["alternatives"]):
+            continue
         rows = [row for row in network["alternatives"] if row["name"] == "plain"]
         rows += [row for row in network["overlay"] if is_same_code(PLAIN, row)]
         least = min(row["least_ms"] for row in rows)
