@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from overlay_coverage import Record, summary
-
 from overlay_cases.comparison import Row, comparison, is_same_code, label, ratio, slower_rows, wrapped
+from overlay_cases.gradients import gradients
+from overlay_cases.replays import replayed
 
 ROOT = Path(__file__).parents[2]
 PAGE, FIGURE = ROOT / "docs" / "overlay_models.md", ROOT / "docs" / "overlay-models.svg"
@@ -254,49 +253,6 @@ def far_off(data: Row, key: str) -> tuple[list[str], int]:
     return far, count
 
 
-def replayed(data: Row) -> list[str]:
-    """The newest measurements: calls of blocks are replayed as CUDA graphs where that is faster."""
-    return [
-        "## Calls that are replayed",
-        "",
-        *wrapped(
-            "A host that issues every kernel by itself is often slower than the device. So calls of blocks, and of whole compiled "
-            "models, are recorded as CUDA graphs and replayed, where the contest of the first steps finds that faster by more than "
-            "a percent (`replay=None`, the default on a GPU; `replay=False` never). Recordings take memory of their own, which "
-            "`torch.cuda.max_memory_allocated` does not show. It counts towards the budget and is part of every peak here. An *r* "
-            "marks what was replayed."
-        ),
-        *comparison(data["replayed"]),
-        *wrapped(
-            "These are measurements of two GPU runs, ConvNeXt with all alternatives. Of ViT there was time for one row, of "
-            "Whisper, the UNet and Swin for those without a compiler. Before, the rule of the contest had made two choices that "
-            "were surely wrong: ConvNeXt's at the peak of the share of 0.2 took 0.81 times as fast a way and was measured again "
-            "here, the UNet's in the next table was not. What replays are worth depends on the host: the time that it needs to "
-            "issue a step falls from "
-            f"{'; '.join(host_times(data['replayed']))}. Where kernels take longer than that anyway, nothing is gained, and blocks "
-            "are called. At the peak of a checkpoint there is no room for recordings."
-        ),
-        *wrapped(
-            "A test on a GPU that another program kept busy found wrong gradients in the step in which calls are recorded: before "
-            "a recording torch writes an offset of random numbers on the recording stream, and if that is late, it comes after the "
-            "replay's own. A recording waits for its stream now, and a test holds the stream up on purpose; that test was written "
-            "after the last GPU run and has not run on one."
-        ),
-    ]
-
-
-def host_times(networks: Sequence[Row]) -> list[str]:
-    """The host's time for a step, of alternatives and of the overlays that replay beside them."""
-    texts = []
-    for network in networks:
-        alternatives = {row["name"]: row for row in network["alternatives"]}
-        rows = [(alternatives[row["beside"]], row) for row in network["overlay"] if row.get("replayed")]
-        if rows:
-            theirs, ours = max(rows, key=lambda pair: pair[0]["host_ms"] / pair[1]["host_ms"])
-            texts.append(f"{theirs['host_ms']:.0f} to {ours['host_ms']:.0f} ms ({label(network)}, {theirs['name']})")
-    return texts
-
-
 def further(data: Row) -> list[str]:
     """All alternatives in turns with the overlay: the eight networks, and those that it had not met before."""
     networks = data["further"]
@@ -333,48 +289,6 @@ def further(data: Row) -> list[str]:
         *comparison(data["unseen"]),
         *gradients(json.loads(GRADIENTS.read_text(encoding="utf-8"))),
     ]
-
-
-def gradients(runs: Row) -> list[str]:
-    """What `overlay_coverage.py` found, by library."""
-    records = {name: [Record(**record) for record in run] for name, run in runs.items()}
-    counts = {name: Counter(record.outcome for record in run) for name, run in records.items()}
-    by_tensors, by_replays = counts["tensors"], counts["replayed"]
-    with_calls = [record.replayed for record in records["replayed"] if record.replayed]
-    calls = f"{sum(with_calls):,}"
-    return [
-        "## Gradients on models of others",
-        "",
-        *wrapped(
-            "`benchmarks/overlay_coverage.py` trains the models of [Coverage](coverage.md), at small sizes on a CPU, under the "
-            "overlay by blocks: every pass in which it measures a variant, and those that follow the plan, with the same weights "
-            "and random numbers. A gradient that differs in rounding alone is of a decoder that is called with a cache of keys "
-            "and values: its checkpointed blocks run without one, as with `use_cache=False`, and sums round as they do there."
-        ),
-        *summary(records["blocks"]),
-        "",
-        *wrapped(
-            f"With `replay=True` the same models run with their blocks replayed, by a twin of CUDA graphs that overwrites memory "
-            f"as early as a graph might: {by_replays['equal']} of {decided(by_replays)} have the bits of plain training, "
-            f"{by_replays['rounding']} differ in rounding as without; {calls} calls of {len(with_calls)} models were replayed. The "
-            "first such sweep found two errors, mended since: gradients of tensors that later layers use too (feature pyramids) "
-            "were summed in another order, and models in a checkpoint of their own ended in an error."
-        ),
-        *wrapped(
-            f"With `unit='tensors'` {by_tensors['equal']} of {decided(by_tensors)} have the bits of plain training. Models that do "
-            "not repeat their own gradients are not counted (Reformer)."
-        ),
-        *wrapped(
-            "The first of the sweeps without replays found three errors, mended since: *selective* had wrong gradients where the "
-            "result of a stacked product is changed in place (BigBird, LayoutLMv3, Nystromformer, MViTv2), a checkpointed block "
-            "that keeps a state of its own ended in an error (RecurrentGemma), and so did modules compiled in place under "
-            "`unit='tensors'`."
-        ),
-    ]
-
-
-def decided(counts: Counter[str]) -> int:
-    return sum(counts[outcome] for outcome in ("equal", "rounding", "differs", "fails"))
 
 
 def calls_in_cpp(data: Row) -> str:

@@ -23,6 +23,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -94,11 +95,7 @@ def overlay(
     size = int(parse(budget, "B", "budget"))
     if size <= 0:
         raise BadInput(f"budget must be some bytes, got {budget!r}: write it like '4 GB'")
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    if len(devices) != 1 or next(iter(devices)).type not in ("cuda", "cpu"):
-        device_names = ", ".join(sorted(map(str, devices))) or "no parameters"
-        raise BadInput(f"an overlay needs a model on one device, CPU or CUDA, got {device_names}")
-    device = next(iter(devices))
+    device = _device_of(model)
     regions = regions_of(model) if unit == "blocks" or (unit == "auto" and device.type == "cuda") else []
     if unit == "blocks" and not regions:
         raise BadInput(f"{type(model).__name__} has no stack of like blocks: write unit='tensors'")
@@ -132,6 +129,14 @@ def overlay(
         smallest=smallest_bytes,
         policy=policy,
     )
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) != 1 or next(iter(devices)).type not in ("cuda", "cpu"):
+        device_names = ", ".join(sorted(map(str, devices))) or "no parameters"
+        raise BadInput(f"an overlay needs a model on one device, CPU or CUDA, got {device_names}")
+    return next(iter(devices))
 
 
 def _check_names(unit: str, compile: bool | str) -> None:

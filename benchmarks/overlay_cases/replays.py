@@ -1,0 +1,50 @@
+"""The section of docs/overlay_models.md on calls that are replayed as CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overlay_cases.comparison import Row, comparison, label, wrapped
+
+
+def replayed(data: Row) -> list[str]:
+    """The newest measurements: calls of blocks are replayed as CUDA graphs where that is faster."""
+    return [
+        "## Calls that are replayed",
+        "",
+        *wrapped(
+            "A host that issues every kernel by itself is often slower than the device. So calls of blocks, and of whole compiled "
+            "models, are recorded as CUDA graphs and replayed, where the contest of the first steps finds that faster by more than "
+            "a percent (`replay=None`, the default on a GPU; `replay=False` never). Recordings take memory of their own, which "
+            "`torch.cuda.max_memory_allocated` does not show. It counts towards the budget and is part of every peak here. An *r* "
+            "marks what was replayed."
+        ),
+        *comparison(data["replayed"]),
+        *wrapped(
+            "These are measurements of two GPU runs, ConvNeXt with all alternatives. Of ViT there was time for one row, of "
+            "Whisper, the UNet and Swin for those without a compiler. Before, the rule of the contest had made two choices that "
+            "were surely wrong: ConvNeXt's at the peak of the share of 0.2 took 0.81 times as fast a way and was measured again "
+            "here, the UNet's in the next table was not. What replays are worth depends on the host: the time that it needs to "
+            "issue a step falls from "
+            f"{'; '.join(host_times(data['replayed']))}. Where kernels take longer than that anyway, nothing is gained, and blocks "
+            "are called. At the peak of a checkpoint there is no room for recordings."
+        ),
+        *wrapped(
+            "A test on a GPU that another program kept busy found wrong gradients in the step in which calls are recorded: before "
+            "a recording torch writes an offset of random numbers on the recording stream, and if that is late, it comes after the "
+            "replay's own. A recording waits for its stream now, and a test holds the stream up on purpose; that test was written "
+            "after the last GPU run and has not run on one."
+        ),
+    ]
+
+
+def host_times(networks: Sequence[Row]) -> list[str]:
+    """The host's time for a step, of alternatives and of the overlays that replay beside them."""
+    texts = []
+    for network in networks:
+        alternatives = {row["name"]: row for row in network["alternatives"]}
+        rows = [(alternatives[row["beside"]], row) for row in network["overlay"] if row.get("replayed")]
+        if rows:
+            theirs, ours = max(rows, key=lambda pair: pair[0]["host_ms"] / pair[1]["host_ms"])
+            texts.append(f"{theirs['host_ms']:.0f} to {ours['host_ms']:.0f} ms ({label(network)}, {theirs['name']})")
+    return texts
