@@ -120,15 +120,8 @@ def overlay(
             reserved=0 if optimizer is None else state_bytes(optimizer),
         )
     smallest_bytes = SMALLEST_BYTES[device.type] if smallest is None else int(parse(smallest, "B", "smallest"))
-    folder = None if directory is None else Path(directory)
-    return Pages(
-        model,
-        budget=size,
-        open_store=partial(open_store, store, device, folder),
-        device=device,
-        smallest=smallest_bytes,
-        policy=policy,
-    )
+    opened = partial(open_store, store, device, None if directory is None else Path(directory))
+    return Pages(model, budget=size, open_store=opened, device=device, smallest=smallest_bytes, policy=policy)
 
 
 def _device_of(model: nn.Module) -> torch.device:
