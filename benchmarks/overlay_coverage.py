@@ -189,21 +189,13 @@ def examine(case: tuple[str, str], unit: str, compiler: str | None, replay: bool
     return record
 
 
-def overwrite(_: Any, place: Any) -> None:
-    """Memory that a graph of CUDA may use for something else by now."""
-    place.alias().fill_(float("nan") if place.dtype.is_floating_point else 0)
-
-
 def prepare(compiler: str | None) -> None:
     """At the beginning of a worker process."""
     import torch
     from coverage_cases.torchvision_ops import provide
 
-    from trainyard.live.paging.regions.replay.recorders import RerunRecorder
-
     torch.set_num_threads(1)
     provide()
-    RerunRecorder.freed = overwrite  # type: ignore[method-assign]
     if compiler is not None:  # one share is enough to tell whether gradients are right
         from trainyard.live.paging.regions import contest, pages, variants
 

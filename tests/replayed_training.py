@@ -12,23 +12,10 @@ from torch.nn import functional as F
 
 from trainyard.live.paging.regions.finding import regions_of
 from trainyard.live.paging.regions.replay.passes import RecordedPasses
-from trainyard.live.paging.regions.replay.places import Place
-from trainyard.live.paging.regions.replay.recorders import RerunRecorder, recorder_for
 from trainyard.live.paging.regions.variants import CHECKPOINT, KEEP, SELECTIVE, Entry
 
 VARIANTS = {variant.name: variant for variant in (KEEP, CHECKPOINT, SELECTIVE)}
 WIDTH = 16
-
-
-class PoisoningRecorder(RerunRecorder):
-    """Overwrites memory as soon as a graph of CUDA might: when the tensor that was there is gone."""
-
-    def freed(self, place: Place) -> None:
-        place.alias().fill_(float("nan") if place.dtype.is_floating_point else 0)
-
-
-def open_recorder(device: torch.device) -> Any:
-    return PoisoningRecorder(device) if device.type == "cpu" else recorder_for(device)
 
 
 class Layer(nn.Module):
@@ -112,7 +99,7 @@ def convolutions(device: torch.device) -> Convolutions:
 @contextmanager
 def replayed(model: nn.Module, device: torch.device, variant: str = "keep", **options: Any) -> Iterator[RecordedPasses]:
     """The model's blocks in a variant, replayed."""
-    passes = RecordedPasses(device, {}, **({"open_recorder": open_recorder} | options))
+    passes = RecordedPasses(device, {}, **options)
     hooks = [
         model.register_forward_pre_hook(lambda *_: passes.begin()),
         model.register_forward_hook(lambda model, arguments, result: passes.forward_ended(result)),

@@ -11,15 +11,13 @@ from typing import Any
 
 from overlay_cases.comparison import Row, comparison, is_same_code, label, ratio, slower_rows, wrapped
 from overlay_cases.gradients import gradients
-from overlay_cases.replays import replayed
+from overlay_cases.replays import MACHINE, error_of, guess_of, replayed
 
 ROOT = Path(__file__).parents[2]
 PAGE, FIGURE = ROOT / "docs" / "overlay_models.md", ROOT / "docs" / "overlay-models.svg"
 DATA = ROOT / "benchmarks" / "data" / "overlay_models_h200.json"
 GRADIENTS = ROOT / "benchmarks" / "data" / "overlay_coverage.json"
 TOLERANCE = 1.01
-MACHINE = "h200(optimizer=fused)"
-"""The optimizer of the measurements is one kernel for the whole update."""
 MOST_BLOCKED = 0.25
 """Share of its time that a host may wait for a full queue, so that its own speed can be told: at most 0.1 in six networks, 0.37 and
 0.67 in the Llamas."""
@@ -194,16 +192,6 @@ SIMULATED = ("simulated", "simulated_with_its_host")
 def eager_rows(network: Row) -> list[Row]:
     """Measured rows of the overlay by blocks without a compiler, but for the first budget, which is beyond the plain peak."""
     return [row for row in network["overlay"][1:] if not row["compile"] and "variants" in row and "ms" in row]
-
-
-def guess_of(rows: Sequence[Row], measured: Row) -> Row | None:
-    """The simulated row for the budget of a measured one."""
-    within = [row for row in rows if row["gib"] <= measured["budget_gib"]]
-    return within[-1] if within else None
-
-
-def error_of(guess: Row, measured: Row) -> float:
-    return 100 * (guess["ms"] / measured["ms"] - 1)
 
 
 def paged(network: Row) -> list[str]:

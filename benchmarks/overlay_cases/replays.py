@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from overlay_cases.comparison import Row, comparison, label, wrapped
+
+MACHINE = "h200(optimizer=fused)"
+"""The optimizer of the measurements is one kernel for the whole update."""
+
+
+def guess_of(rows: Sequence[Row], measured: Row) -> Row | None:
+    """The simulated row for the budget of a measured one."""
+    within = [row for row in rows if row["gib"] <= measured["budget_gib"]]
+    return within[-1] if within else None
+
+
+def error_of(guess: Row, measured: Row) -> float:
+    """Percent by which a simulated time is too large."""
+    return float(100 * (guess["ms"] / measured["ms"] - 1))
 
 
 def replayed(data: Row) -> list[str]:
@@ -29,12 +44,40 @@ def replayed(data: Row) -> list[str]:
             f"{'; '.join(host_times(data['replayed']))}. Where kernels take longer than that anyway, nothing is gained, and blocks "
             "are called. At the peak of a checkpoint there is no room for recordings."
         ),
+        *beside_simulator(data),
         *wrapped(
             "A test on a GPU that another program kept busy found wrong gradients in the step in which calls are recorded: before "
             "a recording torch writes an offset of random numbers on the recording stream, and if that is late, it comes after the "
             "replay's own. A recording waits for its stream now, and a test holds the stream up on purpose; that test was written "
             "after the last GPU run and has not run on one."
         ),
+    ]
+
+
+def beside_simulator(data: Row) -> list[str]:
+    """The eager overlays of these runs beside what the simulator says of their budgets."""
+    simulated = {network["name"]: network["simulated"] for network in data["networks"]}
+    lines = ["| network | budget GiB | step ms | simulated ms | error |", "|---|---:|---:|---:|---:|"]
+    errors = []
+    for network in data["replayed"]:
+        for row in network["overlay"]:
+            guess = guess_of(simulated[network["name"]], row)
+            if row["compile"] or "ms" not in row or guess is None:
+                continue
+            errors.append(error_of(guess, row))
+            mark = " r" if row.get("replayed") else ""
+            lines.append(
+                f"| {label(network)} | {row['budget_gib']:.2f} | {row['ms']:.1f}{mark} | {guess['ms']:.1f} | {errors[-1]:+.0f} % |"
+            )
+    return [
+        *wrapped(
+            "Where a host cannot keep up, it is replayed away, and what is left is what the simulator knows best. "
+            f"`ty.plan_memory(step, on='{MACHINE}')`, from the captured shapes alone and unchanged since before these runs, is at "
+            f"most {max(map(abs, errors)):.0f} % off in all {len(errors)} rows without a compiler, "
+            f"{statistics.median(map(abs, errors)):.0f} % in the middle:"
+        ),
+        *lines,
+        "",
     ]
 
 

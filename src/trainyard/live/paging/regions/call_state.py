@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._python_dispatch import _disable_current_modes
 
 _SHARED = (
     Tensor, nn.Module, str, bytes, int, float, complex, NoneType, type, Enum, FunctionType, MethodType, BuiltinFunctionType,
@@ -267,5 +268,5 @@ def _value_of(block: nn.Module, slot: Slot) -> _Value:
 def _value(slot: Slot, holder: dict[str, Any], value: Any) -> _Value:
     if not isinstance(value, Tensor) or value.is_inference() or not slot.in_place:
         return _Value(slot, holder, value, 0, None)
-    with torch.no_grad():
+    with torch.no_grad(), _disable_current_modes():  # it is nothing that the block computes
         return _Value(slot, holder, value, value._version, value.detach().clone())

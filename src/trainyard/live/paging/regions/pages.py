@@ -29,7 +29,7 @@ from trainyard.live.paging.regions.contest import PLANS, REPLAYED, SHARES, WHOLE
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.pass_times import PassTimes
 from trainyard.live.paging.regions.planning import RegionPlan
-from trainyard.live.paging.regions.progress import REPLAY_ROOM, Progress
+from trainyard.live.paging.regions.progress import REPLAY_ROOM, Progress, Task
 from trainyard.live.paging.regions.replay.session import Replays
 from trainyard.live.paging.regions.survey import Survey
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, variants
@@ -172,7 +172,7 @@ class RegionPages:
         self._times.stop()
         variant, task = progress.agenda[0]
         survey = self._survey = Survey(
-            self.device, "memory" if task == "memory" else "time", partial(self._surveyed, progress, variant.name)
+            self.device, "memory" if task in ("watch", "memory") else "time", partial(self._surveyed, progress, variant.name)
         )
         chosen = progress.to_survey(variant, task, self.budget)
         if task != "replay" or self._recorded_for != (progress, variant.name):
@@ -181,14 +181,25 @@ class RegionPages:
             self._recorded_for = progress, variant.name
         passes = None
         if task == "replay":
-            passes = self._replays.passes or self._replays.open(progress.rehearsals)
+            passes = self._replays.passes or self._replays.open(progress.rehearsals, progress.fingerprints.obstacle)
+        self._watch_whole(progress, task)
         for region in self.regions:
             entry, way = self._entries[region.name], variant if region.name in chosen else CHECKPOINT
             call = entry.variant(way)
+            if task == "watch":
+                call = progress.fingerprints.around(region, call)
             if passes is not None:
                 call = passes.around(region, way.name, call)
             entry.replace(survey.around(region, call))
         self.passes["surveyed"] += 1
+
+    def _watch_whole(self, progress: Progress, task: Task) -> None:
+        """Also what the model computes is watched, where it may be replayed as a whole; otherwise it runs its own code."""
+        progress.fingerprints.begin()
+        if self._whole is not None:
+            self._whole.rest()
+            if task == "watch":
+                self._whole.active = progress.fingerprints.around(self._whole.region, self._whole.active)
 
     def _surveyed(self, progress: Progress, variant: str, survey: Survey) -> None:
         """Backward of a survey pass is over."""
@@ -401,14 +412,15 @@ class RegionPages:
         self._whole.install(share, signature, room, partial(self._refused, progress, plan, self.budget - room))
         if self._rival == WHOLE_REPLAYED:
             name = f"whole {share}"
-            whole = Region("", self.model, self._whole.entry.kind)
-            self._whole.active = self._replays.open(progress.rehearsals).around(whole, name, self._whole.active)
+            passes = self._replays.open(progress.rehearsals, progress.fingerprints.obstacle)
+            self._whole.active = passes.around(self._whole.region, name, self._whole.active)
 
     def _install_blocks(self, plan: RegionPlan, progress: Progress) -> None:
         ways = {way.name: way for way in self.ways}
         if self._whole is not None:
             self._whole.rest()
-        passes = self._replays.open(progress.rehearsals) if self._rival == "replayed" else None
+        is_replayed = self._rival == "replayed"
+        passes = self._replays.open(progress.rehearsals, progress.fingerprints.obstacle) if is_replayed else None
         for region in self.regions:
             entry = self._entries[region.name]
             variant = ways[plan.variants[region.name]] if region.name in plan.variants else CHECKPOINT

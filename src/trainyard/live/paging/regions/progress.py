@@ -1,7 +1,8 @@
 """What is known of a model called with tensors of certain shapes and types: surveys that are to come, their results, the plan.
 
-First the memory and the times of every variant are measured, then, where calls may be replayed, times of replayed calls. These are
-passes as well whose gradients are right. The surveys of replays are left out where there is no room for them, or nothing to replay.
+First the memory and the times of every variant are measured, then, where calls may be replayed, times of replayed calls. Before
+that, two passes show whether blocks compute the same again (`replay.fingerprints`). All are passes whose gradients are right. The
+surveys of replays are left out where there is no room for them, or nothing to replay.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from typing import Any, Literal
 
 from trainyard.live.paging.regions.contest import Contest
 from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
+from trainyard.live.paging.regions.replay.fingerprints import WATCHED, Fingerprints
 from trainyard.live.paging.regions.replay.obstacles import Rehearsal
 from trainyard.live.paging.regions.survey import Survey
 from trainyard.live.paging.regions.variants import CHECKPOINT, Variant
 
-Task = Literal["memory", "time", "replay"]
+Task = Literal["watch", "memory", "time", "replay"]
 TIMES = 2
 """Survey passes that time a variant; a compiled one has another before them."""
 REPLAY_ROOM = 0.97
@@ -28,7 +30,9 @@ class Progress:
 
     def __init__(self, ways: tuple[Variant, ...], *, with_replays: bool) -> None:
         # The very first pass makes handles, kernels and, at its end, the optimizer's state: its memory is measured once more.
-        self.agenda: list[tuple[Variant, Task]] = [(way, "memory") for way in (ways[0], *ways)]
+        self.agenda: list[tuple[Variant, Task]] = [(ways[0], "memory")]
+        self.agenda += [(ways[0], "watch")] * WATCHED if with_replays else []
+        self.agenda.extend((way, "memory") for way in ways)
         for number in range(TIMES + 1):  # in turns: a host that is busy for a while slows all variants down
             # The first timed pass of a compiled variant is the first in which most regions run it.
             self.agenda.extend((way, "time") for way in ways if number < TIMES or way.compiles)
@@ -39,6 +43,7 @@ class Progress:
         """Their events are read after the last pass: a device that the host has waited for starts idle, and seems slower."""
         self.kinds: dict[str, tuple[Any, ...]] = {}
         self.replayed_trials: dict[str, Trial] = {}
+        self.fingerprints = Fingerprints()
         self.rehearsals: dict[tuple[str, str], Rehearsal] = {}
         """By region and variant."""
         self.replay_bytes = 0
@@ -75,6 +80,8 @@ class Progress:
             return
         self._attempts = 0
         self.agenda.pop(0)
+        if task == "watch":
+            return
         if task == "memory":
             trial = self.trials[variant.name]
             if trial.memory is None or len(survey.found.regions) >= len(trial.memory.regions):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard.live.paging.regions.finding import kind_of
+from trainyard.live.paging.regions.finding import Region, kind_of
 from trainyard.live.paging.regions.variants import CompilerName, Entry, backend_of, own_code
 from trainyard.live.paging.signature import Signature
 
@@ -46,6 +46,7 @@ class WholeModel:
 
     def __init__(self, model: nn.Module, compiler: CompilerName) -> None:
         self.entry, self.compiler = Entry(model, kind_of(model)), compiler
+        self.region = Region("", model, self.entry.kind)
         self.compiled: dict[float, Callable[..., Any]] = {}
         self.room_bytes = 0
         self.saved_bytes: dict[tuple[float, Signature], int] = {}

@@ -102,23 +102,15 @@ class RecordedCall:
     # -- forward
 
     def record_forward(self, tensors: Sequence[Tensor]) -> None:
-        arguments = [*tensors]
-
         def forward() -> list[Tensor]:
-            if arguments:  # the first time
-                found = [self.passes.input_for(tensor) for tensor in arguments]
-                here = [tensor for tensor, _ in found]
-                self.inputs = [
-                    Input(Place(one), old.requires_grad, source) for (one, source), old in zip(found, arguments, strict=True)
-                ]
-                del found
-                arguments.clear()
-            else:
-                here = [one.place.alias() for one in self.inputs]
+            found = [self.passes.input_for(tensor) for tensor in tensors]
+            self.inputs = [Input(Place(one), old.requires_grad, source) for (one, source), old in zip(found, tensors, strict=True)]
             with self.stand_ins.in_place(), without_kept_casts():
-                return self._compute(here)
+                return self._compute([one for one, _ in found])
 
-        with recording(self.random) if self.passes.on_gpu else ExitStack():
+        if self.random is not None:
+            self.random.note()
+        with recording(self.random):
             self.forward = self.recorder.record(forward)
         self.outputs = [Place(output) for output in self.forward.results if output is not None]
 
@@ -168,7 +160,7 @@ class RecordedCall:
         assert self.forward is not None
         for tensor, one in zip(tensors, self.inputs, strict=True):
             self.passes.fill(one, tensor)
-        if self.random is not None:
+        if self.random is not None and not self.forward.results:  # it was noted when it was recorded
             self.random.note()
         self.forward.replay()
         return self._handed_out(self.forward, self.outputs)
@@ -179,7 +171,7 @@ class RecordedCall:
         recorded.results.clear()
         if not results:
             return [place.alias() for place in places]
-        aliases = [self.recorder.first_alias(place, one) for place, one in zip(places, results, strict=True)]
+        aliases = [place.first_alias(one) for place, one in zip(places, results, strict=True)]
         self.passes.hand_out(places)
         return aliases
 
@@ -214,15 +206,9 @@ class RecordedCall:
         )
 
     def _record_backward(self, gradients: Sequence[Tensor | None]) -> None:
-        arrived = [*gradients]
-
         def backward() -> Sequence[Tensor | None]:
-            if arrived:  # the first time
-                here = [None if gradient is None else self.passes.input_for(gradient)[0] for gradient in arrived]
-                self.given = [None if one is None else Place(one) for one in here]
-                arrived.clear()
-            else:
-                here = [None if one is None else one.alias() for one in self.given]
+            here = [None if gradient is None else self.passes.input_for(gradient)[0] for gradient in gradients]
+            self.given = [None if one is None else Place(one) for one in here]
             with self.stand_ins.in_place(), without_kept_casts():
                 return self._differentiate(here)
 
@@ -248,8 +234,7 @@ class RecordedCall:
             missing = [None] * (self.parts.get(place, 1) - len(several))
             every += [(part, leaf) for part in (*several, *missing)]
         passed_on = [None if isinstance(leaf, nn.Parameter) else _number_of(result, gradients) for result, leaf in every]
-        if self.backward is None:
-            self.gradients = [*passed_on]
+        self.gradients = [*passed_on]
         left = [(result if number is None else None, leaf) for number, (result, leaf) in zip(passed_on, every, strict=True)]
         return _apart(left, [one for _, one in pairs])
 

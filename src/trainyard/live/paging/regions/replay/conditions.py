@@ -1,14 +1,16 @@
-"""What a recording took from Python, and must find unchanged: addresses of parameters, settings of modules, the mode of autocast.
+"""What a recording took from Python, and must find unchanged: addresses of tensors, settings of modules, the mode of autocast.
 
 A program may load other weights, freeze a layer, raise a dropout rate or a temperature, or put a hook on a module at any time. Each
-replay is preceded by a look at all of these, a few microseconds for a block.
+replay is preceded by a look at all of these, some microseconds for a block. What modules keep in lists, dictionaries and objects
+of their own is looked at as well, a few levels deep; a block that reads something else is found by its `fingerprints`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import NoneType
+from copy import deepcopy
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, Final
 
 import torch
@@ -16,57 +18,100 @@ from torch import Tensor, nn
 
 from trainyard.live.paging.signature import autocast_modes
 
-_PLAIN = (NoneType, bool, int, float, str)
+_PLAIN = (NoneType, bool, int, float, str, torch.dtype, torch.device)
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OWN = frozenset(vars(nn.Module())) - {"training"}
+"""Attributes in which every module keeps its parameters, submodules and hooks."""
+_SKIPPED = (nn.Module, Tensor, type, FunctionType, MethodType, BuiltinFunctionType, ModuleType)
+LEVELS = 3
+"""How deep lists, dictionaries and objects are looked into."""
+LARGEST = 256
+"""Parts of a list, a dictionary or an object that are looked at."""
+Holder = dict[Any, Any] | list[Any] | tuple[Any, ...]
 
 
 class Conditions:
     """Of one block.
 
     >>> block = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
+    >>> block[0].scales = {"up": [1.0, 2.0]}
     >>> conditions = Conditions(block)
+    >>> block[0].scales = {"up": [1.0, 2.0]}
     >>> conditions.hold()
     True
-    >>> block[1].p = 0.2
+    >>> block[0].scales["up"][1] = 3.0
     >>> conditions.hold()
     False
     """
 
-    __slots__ = ("autocast", "hooks", "settings", "tensors")
+    __slots__ = ("autocast", "hooks", "objects", "settings", "storages", "tensors")
 
     def __init__(self, block: nn.Module) -> None:
         self.autocast = autocast_modes()
-        self.tensors: list[tuple[dict[str, Any], str, int, bool]] = []
-        self.settings: list[tuple[dict[str, Any], str, Any]] = []
+        self.tensors: list[tuple[Holder, Any, int, bool]] = []
+        self.settings: list[tuple[Holder, Any, Any]] = []
+        self.objects: list[tuple[Holder, Any, Any, Holder, int]] = []
+        """Lists, dictionaries and objects whose parts are looked at one by one, with their number: they must be the same ones."""
+        self.storages: dict[int, torch.device] = {}
+        """Addresses of the memory of all these tensors."""
         self.hooks: list[dict[int, Any]] = [getattr(torch.nn.modules.module, f"_global{name}") for name in _HOOKS]
         """Of all modules, and of those inside: those of the block itself run around its call."""
         seen: set[int] = set()
         for module in block.modules():
             for holder in (module._parameters, module._buffers, module.__dict__):
-                self._add(holder)
-            for value in module.__dict__.values():
-                if type(value).__name__.endswith("Config") and hasattr(value, "__dict__") and id(value) not in seen:
-                    seen.add(id(value))
-                    self._add(value.__dict__)
+                self._add(holder, holder.items(), seen, 0)
             if module is not block:
                 self.hooks += [getattr(module, name) for name in _HOOKS]
 
-    def _add(self, holder: dict[str, Any]) -> None:
-        for name, value in holder.items():
+    def _add(self, holder: Holder, items: Iterable[tuple[Any, Any]], seen: set[int], level: int) -> None:
+        for name, value in items:
+            if level == 0 and name in _OWN:
+                continue
             if isinstance(value, Tensor):
                 self.tensors.append((holder, name, value.data_ptr(), value.requires_grad))
-            elif type(value) in _PLAIN:
-                self.settings.append((holder, name, value))
+                if value.layout is torch.strided:
+                    self.storages[value.untyped_storage().data_ptr()] = value.device
+            elif _is_plain(value):
+                self.settings.append((holder, name, deepcopy(value)))
+            elif level < LEVELS and (parts := _parts(value)) is not None:
+                self.objects.append((holder, name, value, parts, len(parts)))
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    self._add(parts, parts.items() if isinstance(parts, dict) else enumerate(parts), seen, level + 1)
 
     def hold(self) -> bool:
         """Whether all is as it was."""
         if any(self.hooks) or self.autocast != autocast_modes():
             return False
-        for holder, name, address, requires_grad in self.tensors:
-            tensor = holder.get(name)
-            if not isinstance(tensor, Tensor) or tensor.data_ptr() != address or tensor.requires_grad is not requires_grad:
-                return False
-        return all(holder.get(name, self) == value for holder, name, value in self.settings)
+        try:
+            for holder, name, address, requires_grad in self.tensors:
+                tensor = holder[name]
+                if not isinstance(tensor, Tensor) or tensor.data_ptr() != address or tensor.requires_grad is not requires_grad:
+                    return False
+            for holder, name, value in self.settings:
+                present = holder[name]
+                if present is not value and (type(present) is not type(value) or present != value):
+                    return False
+            return all(holder[name] is value and len(parts) == count for holder, name, value, parts, count in self.objects)
+        except (KeyError, IndexError):
+            return False
+
+
+def _is_plain(value: Any, levels: int = LEVELS) -> bool:
+    """Whether a value is compared as a whole: a number, a text, or some of these in lists and dictionaries."""
+    if type(value) in _PLAIN:
+        return True
+    if not levels or type(value) not in (list, tuple, dict, torch.Size) or len(value) > LARGEST:
+        return False
+    return all(_is_plain(part, levels - 1) for part in (value.values() if isinstance(value, dict) else value))
+
+
+def _parts(value: Any) -> Holder | None:
+    """What a list, a dictionary or an object consists of; None: too many parts, or something else."""
+    if isinstance(value, _SKIPPED):
+        return None
+    parts = value if isinstance(value, dict | list | tuple) else getattr(value, "__dict__", None)
+    return parts if isinstance(parts, dict | list | tuple) and len(parts) <= LARGEST else None
 
 
 @contextmanager

@@ -55,8 +55,10 @@ class RecordedPasses:
         device: torch.device,
         rehearsals: dict[tuple[str, str], Rehearsal],
         open_recorder: Callable[[torch.device], Recorder] = recorder_for,
+        obstacle_of: Callable[[str], str | None] = lambda region: None,
     ) -> None:
-        self.device, self.rehearsals, self.open_recorder = device, rehearsals, open_recorder
+        """`obstacle_of` says why a region cannot be replayed, before it is rehearsed."""
+        self.device, self.rehearsals, self.open_recorder, self.obstacle_of = device, rehearsals, open_recorder, obstacle_of
         self.on_gpu = device.type == "cuda"
         self.mode: Mode = "rehearse"
         self.counts: Counter[str] = Counter()
@@ -146,8 +148,6 @@ class RecordedPasses:
         self._rewind()
         if self.mode == "record":
             self._recorder = self.open_recorder(self.device)
-        for place in self._watched:  # held to the end of the pass when it was recorded, and free now
-            self.recorder.freed(place)
 
     def _is_disturbed(self) -> bool:
         """Whether memory of recordings is in use, or something else than autograd looks at what is computed."""
@@ -216,6 +216,8 @@ class RecordedPasses:
 
     def _run(self, region: Region, variant: str, call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         key = region.name, variant
+        if key not in self.rehearsals and (obstacle := self.obstacle_of(region.name)):
+            self.rehearsals[key] = Rehearsal(obstacle)
         if key not in self.rehearsals:
             self.counts["rehearsed"] += 1
             ordinary = partial(call, *arguments, **keywords)
@@ -308,7 +310,6 @@ class RecordedPasses:
             if place.is_held:
                 self._is_plain = True
                 return False
-            self.recorder.freed(place)
             self._dead += 1
         self._position = event
         return True

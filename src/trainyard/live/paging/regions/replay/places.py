@@ -37,9 +37,10 @@ class Place:
         """When a pass was recorded: the event before which the last tensor in this place was gone. Later ones may write here."""
         self._handed_out: StorageWeakRef | None = None
 
-    def watch(self, tensor: Tensor) -> None:
-        """A tensor that lies here is handed out."""
+    def first_alias(self, tensor: Tensor) -> Tensor:
+        """What is handed out for the result that the place was made for: its memory is free when nobody holds it any more."""
         self._handed_out = StorageWeakRef(tensor.untyped_storage())
+        return tensor.detach()
 
     def alias(self) -> Tensor:
         """A tensor that lies here, and is watched. It does not keep the memory from being given back."""

@@ -1,4 +1,4 @@
-"""What records a function and replays it: a graph of CUDA, or on the CPU the function itself.
+"""What records a function and replays it: a graph of CUDA, or on the CPU its operators (`operator_graph`).
 
 Both promise the same: after `replay` the results are in the memory in which the recorded ones were. A graph is not run while it is
 recorded, so the first values are there after the first replay.
@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trainyard.live.paging.regions.replay.places import Place, copy_content
+from trainyard.live.paging.regions.replay.operator_graph import OperatorRecorder
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom
 
 Function = Callable[[], Sequence[Tensor | None]]
@@ -37,14 +37,6 @@ class Recorder(Protocol):
 
     def own(self, tensor: Tensor, source: Tensor) -> None:
         """A tensor that a recorded function allocated, to which `source` will be copied before the first replay."""
-        ...
-
-    def first_alias(self, place: Place, result: Tensor) -> Tensor:
-        """What is handed out for a result of a recorded function after its first replay."""
-        ...
-
-    def freed(self, place: Place) -> None:
-        """A pass has come to where the tensor in a place was gone when it was recorded."""
         ...
 
     @property
@@ -122,15 +114,6 @@ class GraphRecorder:
     def own(self, tensor: Tensor, source: Tensor) -> None:
         """Its block in the pool is free for later graphs, as it was when they were recorded."""
 
-    def first_alias(self, place: Place, result: Tensor) -> Tensor:
-        """The result itself, so that its block is free for later graphs only when nobody holds it any more."""
-        alias = result.detach()
-        place.watch(alias)
-        return alias
-
-    def freed(self, place: Place) -> None:
-        """Nothing to do: the next graphs write there."""
-
     def finish(self) -> None:
         torch._C._cuda_clearCublasWorkspaces()
         allocated_bytes, _ = self._pool_bytes()
@@ -168,56 +151,5 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Rerun:
-    """A function that is run again, and its first results, which later ones are copied to."""
-
-    def __init__(self, function: Function) -> None:
-        self.function, self.is_fresh = function, True
-        self.results: list[Tensor | None] = [*function()]
-        self.owners = [None if result is None else result.detach() for result in self.results]
-
-    def replay(self) -> None:
-        if self.is_fresh:
-            self.is_fresh = False
-            return
-        with torch.no_grad():
-            for owner, result in zip(self.owners, self.function(), strict=True):
-                if owner is not None and result is not None:
-                    copy_content(owner, result)
-
-
-class RerunRecorder:
-    """The twin of graphs on the CPU: everything that was allocated stays, and functions are run again."""
-
-    hidden_bytes = total_peak_bytes = 0
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.owned: list[Tensor] = []
-
-    def record(self, function: Function, random: CallRandom | None = None) -> Recording:
-        before = torch.get_rng_state()
-        try:
-            return _Rerun(function)
-        except BaseException:
-            torch.set_rng_state(before)  # a graph that is not finished draws no random numbers either
-            raise
-
-    def own(self, tensor: Tensor, source: Tensor) -> None:
-        """Copied at once, since the function runs while it is recorded."""
-        self.owned.append(tensor.detach())
-        with torch.no_grad():
-            copy_content(tensor, source)
-
-    def first_alias(self, place: Place, result: Tensor) -> Tensor:
-        return place.alias()
-
-    def freed(self, place: Place) -> None:
-        """Nothing uses the memory again."""
-
-    def finish(self) -> None:
-        pass
-
-
 def recorder_for(device: torch.device) -> Recorder:
-    return GraphRecorder(device) if device.type == "cuda" else RerunRecorder(device)
+    return GraphRecorder(device) if device.type == "cuda" else OperatorRecorder(device)

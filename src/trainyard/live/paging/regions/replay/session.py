@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -18,10 +20,10 @@ class Replays:
         self.passes: RecordedPasses | None = None
         self._hook: RemovableHandle | None = None
 
-    def open(self, rehearsals: dict[tuple[str, str], Rehearsal]) -> RecordedPasses:
+    def open(self, rehearsals: dict[tuple[str, str], Rehearsal], obstacle_of: Callable[[str], str | None]) -> RecordedPasses:
         """Recordings for what is installed now."""
         self.close()
-        passes = self.passes = RecordedPasses(self.device, rehearsals)
+        passes = self.passes = RecordedPasses(self.device, rehearsals, obstacle_of=obstacle_of)
         self._hook = self.model.register_forward_hook(lambda model, arguments, result: passes.forward_ended(result))
         return passes
 
