@@ -163,6 +163,35 @@ def test_gradient_checkpointing_of_the_model_itself_goes_on_inside() -> None:
     same(train)
 
 
+@torch.compile(backend="aot_eager", fullgraph=True)
+def compiled_gelu(x: Tensor) -> Tensor:
+    return 0.5 * nn.functional.gelu(x)
+
+
+class WithCompiledFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + compiled_gelu(self.linear(x))
+
+
+@pytest.mark.parametrize("options", [{"unit": "blocks"}, {"unit": "blocks", "replay": True}, {"unit": "tensors"}], ids=str)
+def test_functions_inside_blocks_that_the_user_compiled_without_breaks(options: dict[str, Any]) -> None:
+    model, x = nn.Sequential(*(WithCompiledFunction() for _ in range(3)), nn.Linear(8, 1)), torch.randn(4, 8)
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    with ty.live.overlay(model, "1 GB", **options) as pages:
+        for _ in range(32 if "replay" in options else 13):
+            model.zero_grad()
+            model(x).square().sum().backward()
+            for parameter, gradient in zip(model.parameters(), expected, strict=True):
+                assert parameter.grad is not None
+                torch.testing.assert_close(parameter.grad, gradient)
+    assert pages.passes["followed"]
+    assert torch.equal(model(x), model(x)), "compiled code runs again"
+
+
 def test_blocks_that_the_user_compiled_keep_their_compiled_call() -> None:
     def train(is_overlaid: bool) -> nn.Module:
         model = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(3)))

@@ -182,22 +182,50 @@ def test_the_whole_model_is_handed_out_when_it_is_compiled(model: nn.Module) -> 
     torch.testing.assert_close(pages.whole_model(0.5)(x), model(x))
 
 
-def test_pages_opened_again_keep_their_compiled_code_and_measure_again_when_told(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[float] = []
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The shares of the graphs that are compiled of whole models."""
+    found: list[float] = []
     backend_of = variants.backend_of
 
     def counted(share: float, *arguments: Any) -> Any:
         backend = backend_of(share, *arguments)
 
         def count(*graph: Any) -> Any:
-            compiled.append(share)
+            found.append(share)
             return backend(*graph)
 
         return count
 
     monkeypatch.setattr("trainyard.live.paging.regions.whole.backend_of", counted)
+    return found
+
+
+def test_inputs_of_another_shape_are_surveyed_in_the_models_own_code(
+    model: nn.Module, compiled: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds_by_rival(monkeypatch, {"blocks": 3.0, "eager": 3.0, 1.0: 2.0})
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+    settle(model, pages)
+    assert pages.whole_share == 1.0
+    surveyed = pages.passes["surveyed"]
+    with pages:
+        for rows in (3, 5):
+            x = torch.randn(rows, 4)
+            expected = torch.autograd.grad(nn.Sequential(*model)(x).square().sum(), list(model.parameters()))
+            model.zero_grad()
+            model(x).square().sum().backward()
+            for parameter, gradient in zip(model.parameters(), expected, strict=True):
+                assert parameter.grad is not None
+                torch.testing.assert_close(parameter.grad, gradient)
+    assert pages.passes["surveyed"] == surveyed + 1
+    assert compiled == [1.0]
+
+
+def test_pages_opened_again_keep_their_compiled_code_and_measure_again_when_told(
+    model: nn.Module, compiled: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seconds_by_rival(monkeypatch, {"blocks": 3.0, "eager": 3.0, 1.0: 2.0})
     pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
     assert isinstance(pages, RegionPages)

@@ -5,7 +5,7 @@ In reading order:
 - `overlay` (below): opens `RegionPages` (whole blocks of the model are moved) or `Pages` (single tensors are)
 - regions/: blocks that are kept, checkpointed or compiled, at no cost where they are kept
 - pages: the hooks of autograd, and the sequence of passes (forward and backward)
-- signature: what the model is called with
+- signature: what the model is called with; compiled_code: functions that the program compiled
 - modes: what happens to saved tensors in one pass: record it, follow a plan, or send everything
 - trace: the ops, storages and saved tensors of a recorded pass; operators: which ops may be repeated
 - planning: from a trace to the problem of `trainyard.mapping.overlay.policy`, and from its choice to a plan

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from trainyard.errors import BadInput
 from trainyard.live.paging.blocks import Handle, SavedTensor
+from trainyard.live.paging.compiled_code import uncompiled
 from trainyard.live.paging.measures import Link, clock_of, measure_link
 from trainyard.live.paging.modes import Diverged, Following, PassMode, Sending, SharedState, Watching
 from trainyard.live.paging.operators import is_movable
@@ -117,6 +118,7 @@ class Pages:
 
     def _put_on(self) -> None:
         with ExitStack() as hooks:
+            hooks.enter_context(uncompiled())
             hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
             self._ops = hooks.enter_context(_Ops(self))
             self._hooks = hooks.pop_all()

@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.live.paging.blocks import changed_in_place, mapped
+from trainyard.live.paging.compiled_code import uncompiled
 from trainyard.live.paging.regions.call_state import ModuleState, copied, put_back, set_statistics_aside, without_empty_caches
 from trainyard.live.paging.regions.replay.random_numbers import is_recording, recorded_random
 from trainyard.live.paging.signature import autocast_modes, tensors_of
@@ -59,7 +60,7 @@ def selective(call: Call, *arguments: Any, **keywords: Any) -> Any:
     arguments, keywords = without_empty_caches(call, arguments, keywords)
     frame = _Frame(call, arguments, keywords)
     frame.products = []
-    with saved_tensors_hooks(frame.pack, frame.unpack), _Saving(frame.products):
+    with uncompiled(), saved_tensors_hooks(frame.pack, frame.unpack), _Saving(frame.products):
         result = call(*arguments, **keywords)
     frame.state.keep_written()
     return result
@@ -216,6 +217,7 @@ class _Frame:
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             if self.products is not None:
+                stack.enter_context(uncompiled())
                 stack.enter_context(_Replaying(self.products))
             if self.recorded_random is not None:
                 stack.enter_context(self.recorded_random.as_recorded())

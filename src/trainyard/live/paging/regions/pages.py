@@ -181,7 +181,7 @@ class RegionPages:
             self._recorded_for = progress, variant.name
         passes = None
         if task == "replay":
-            passes = self._replays.passes or self._replays.open(progress.rehearsals, progress.fingerprints.obstacle)
+            passes = self._replays.passes or self._replays.open(progress)
         self._watch_whole(progress, task)
         for region in self.regions:
             entry, way = self._entries[region.name], variant if region.name in chosen else CHECKPOINT
@@ -412,15 +412,13 @@ class RegionPages:
         self._whole.install(share, signature, room, partial(self._refused, progress, plan, self.budget - room))
         if self._rival == WHOLE_REPLAYED:
             name = f"whole {share}"
-            passes = self._replays.open(progress.rehearsals, progress.fingerprints.obstacle)
-            self._whole.active = passes.around(self._whole.region, name, self._whole.active)
+            self._whole.active = self._replays.open(progress).around(self._whole.region, name, self._whole.active)
 
     def _install_blocks(self, plan: RegionPlan, progress: Progress) -> None:
         ways = {way.name: way for way in self.ways}
         if self._whole is not None:
             self._whole.rest()
-        is_replayed = self._rival == "replayed"
-        passes = self._replays.open(progress.rehearsals, progress.fingerprints.obstacle) if is_replayed else None
+        passes = self._replays.open(progress) if self._rival == "replayed" else None
         for region in self.regions:
             entry = self._entries[region.name]
             variant = ways[plan.variants[region.name]] if region.name in plan.variants else CHECKPOINT

@@ -5,9 +5,11 @@ A host that issues every kernel of a step by itself is often slower than the dev
 the variant that the plan chose: kept, checkpointed, selective or compiled. What stands between blocks (embeddings, masks, the
 loss) runs as before, and so does a block that cannot be recorded.
 
-A graph knows addresses and nothing else. So whatever it read from Python must be as it was (`conditions`), what Python did beside
-must not matter (`obstacles`), and memory that a later graph uses again must not be in use (`passes`). Where one of these does not
-hold, the block is called as without a recording; gradients are right in any case.
+A graph knows addresses and nothing else. So a block must compute the same in each pass (`fingerprints`), whatever the graph read
+from Python must be as it was (`conditions`), what Python did beside must not matter (`obstacles`), and memory that a later graph
+uses again must not be in use (`passes`). Where one of these does not hold, the block is called as without a recording. What cannot
+be seen is a number that a block gets from a function of another module, that is the same in the first passes and another one later:
+such a program needs `replay=False`.
 
 In reading order:
 
@@ -16,8 +18,10 @@ In reading order:
 - places: memory that recordings own, and tensors that lie there
 - parts: gradients that are returned part by part, so that sums round as in plain training
 - arguments: what a block is called with and returns, as tensors and the rest
-- obstacles: why a block cannot be recorded; conditions: what must not have changed since
-- recorders: CUDA graphs, and for the CPU their twin, which runs the same code again into the same memory
+- fingerprints: whether a block computes the same in two passes, from its arguments and its own tensors alone
+- obstacles: why a block cannot be recorded
+- conditions: what must not have changed since; lookups: global variables and closures that a block's functions name
+- recorders: CUDA graphs; operator_graph: for the CPU their twin, operators and the memory that they were given
 - stand_ins: parameters while a block is recorded
 - random_numbers: of a recorded call, for its repetition in backward
 - session: the recordings that a with-block has at a time

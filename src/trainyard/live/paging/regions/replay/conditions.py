@@ -2,7 +2,8 @@
 
 A program may load other weights, freeze a layer, raise a dropout rate or a temperature, or put a hook on a module at any time. Each
 replay is preceded by a look at all of these, some microseconds for a block. What modules keep in lists, dictionaries and objects
-of their own is looked at as well, a few levels deep; a block that reads something else is found by its `fingerprints`.
+of their own is looked at as well, a few levels deep, and so are global variables that are numbers and closures (`lookups`). A block
+that reads something else is found by its `fingerprints`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from trainyard.live.paging.regions.replay.lookups import Closure, closures, global_variables
 from trainyard.live.paging.signature import autocast_modes
 
 _PLAIN = (NoneType, bool, int, float, str, torch.dtype, torch.device)
@@ -27,7 +29,8 @@ LEVELS = 3
 """How deep lists, dictionaries and objects are looked into."""
 LARGEST = 256
 """Parts of a list, a dictionary or an object that are looked at."""
-Holder = dict[Any, Any] | list[Any] | tuple[Any, ...]
+Parts = dict[Any, Any] | list[Any] | tuple[Any, ...]
+Holder = Parts | Closure
 
 
 class Conditions:
@@ -50,7 +53,7 @@ class Conditions:
         self.autocast = autocast_modes()
         self.tensors: list[tuple[Holder, Any, int, bool]] = []
         self.settings: list[tuple[Holder, Any, Any]] = []
-        self.objects: list[tuple[Holder, Any, Any, Holder, int]] = []
+        self.objects: list[tuple[Holder, Any, Any, Parts, int]] = []
         """Lists, dictionaries and objects whose parts are looked at one by one, with their number: they must be the same ones."""
         self.storages: dict[int, torch.device] = {}
         """Addresses of the memory of all these tensors."""
@@ -60,6 +63,10 @@ class Conditions:
         for module in block.modules():
             for holder in (module._parameters, module._buffers, module.__dict__):
                 self._add(holder, holder.items(), seen, 0)
+            for variables, names in global_variables(module):
+                self._add(variables, ((name, variables[name]) for name in names), seen, LEVELS)
+            for closure in closures(module):
+                self._add(closure, closure.items(), seen, 1)
             if module is not block:
                 self.hooks += [getattr(module, name) for name in _HOOKS]
 
@@ -106,7 +113,7 @@ def _is_plain(value: Any, levels: int = LEVELS) -> bool:
     return all(_is_plain(part, levels - 1) for part in (value.values() if isinstance(value, dict) else value))
 
 
-def _parts(value: Any) -> Holder | None:
+def _parts(value: Any) -> Parts | None:
     """What a list, a dictionary or an object consists of; None: too many parts, or something else."""
     if isinstance(value, _SKIPPED):
         return None

@@ -8,10 +8,8 @@ passes, keeps the block from being recorded. Replays of a compiled model rest on
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.live.paging.blocks import leaves
+from trainyard.live.paging.compiled_code import uncompiled
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
 from trainyard.live.paging.signature import tensors_of
@@ -102,7 +101,10 @@ class _Watch(TorchDispatchMode):
                 self.reads_elsewhere |= not self._is_known(tensor)
         if function not in _SAME_TENSOR:
             self.fingerprint = hash((self.fingerprint, str(function), repr(numbers)))
-        self.known.update(_address(tensor) for tensor in tensors_of(result))
+        results = tensors_of(result)
+        self.known.update(_address(tensor) for tensor in results)
+        # A copy of the host's memory reads there again in each replay, whatever is there then.
+        self.reads_elsewhere |= any(_is_in_host_memory(tensor) for tensor in given) and not all(map(_is_on_host, results))
         return result
 
     def _is_known(self, tensor: Tensor) -> bool:
@@ -113,22 +115,22 @@ class _Watch(TorchDispatchMode):
         return self
 
 
-def uncompiled() -> AbstractContextManager[Any]:
-    """Functions that the program has compiled run their own code: a compiler does not run where operators are watched."""
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
-
-
 def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def _is_number(tensor: Tensor) -> bool:
     """As operators of torch make one from a number of Python that they are given."""
-    return tensor.device.type == "cpu" and tensor.dim() == 0
+    return _is_on_host(tensor) and tensor.dim() == 0
+
+
+def _is_in_host_memory(tensor: Tensor) -> bool:
+    return _is_on_host(tensor) and tensor.dim() > 0
+
+
+def _is_on_host(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.numel() <= _SMALL
+    return _is_on_host(tensor) and tensor.numel() <= _SMALL

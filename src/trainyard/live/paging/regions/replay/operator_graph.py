@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from trainyard.live.paging.blocks import mapped
+from trainyard.live.paging.compiled_code import uncompiled
 from trainyard.live.paging.regions.replay.places import Place, copy_content
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom
 from trainyard.live.paging.signature import tensors_of
@@ -110,7 +111,7 @@ class OperatorGraph:
 
     def __init__(self, function: Function, random: CallRandom | None, memory: _Memory) -> None:
         self.is_fresh, self.random, self.free = True, random, memory.freed()
-        with _Recording(memory) as recording:
+        with uncompiled(), _Recording(memory) as recording:
             self.results: list[Tensor | None] = [*function()]
         self.operators = recording.operators
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from trainyard.live.paging.regions.replay.obstacles import Rehearsal
 from trainyard.live.paging.regions.replay.passes import RecordedPasses
+
+if TYPE_CHECKING:
+    from trainyard.live.paging.regions.progress import Progress
 
 
 class Replays:
@@ -20,10 +22,10 @@ class Replays:
         self.passes: RecordedPasses | None = None
         self._hook: RemovableHandle | None = None
 
-    def open(self, rehearsals: dict[tuple[str, str], Rehearsal], obstacle_of: Callable[[str], str | None]) -> RecordedPasses:
+    def open(self, progress: Progress) -> RecordedPasses:
         """Recordings for what is installed now."""
         self.close()
-        passes = self.passes = RecordedPasses(self.device, rehearsals, obstacle_of=obstacle_of)
+        passes = self.passes = RecordedPasses(self.device, progress.rehearsals, obstacle_of=progress.fingerprints.obstacle)
         self._hook = self.model.register_forward_hook(lambda model, arguments, result: passes.forward_ended(result))
         return passes
 
