@@ -23,7 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -55,6 +55,8 @@ class Record:
     blocks: int = 0
     replayed: int = 0
     """Calls of blocks that were replayed in a pass."""
+    obstacles: dict[str, int] = field(default_factory=dict)
+    """Why blocks were not, and how many."""
     difference: float = 0.0
     error: str = ""
 
@@ -156,6 +158,7 @@ def train(record: Record, training: Training, unit: str, compiler: str | None, r
             for _ in range(PASSES["replayed" if replay else "compiled" if compiler else unit]):
                 record.difference = max(record.difference, difference(expected, gradients(training)))
                 record.replayed = max(record.replayed, pages.replayed_calls)
+            record.obstacles = dict(Counter(pages.replay_obstacles.values()))
     except Exception as error:
         record.outcome, record.error = "fails", repr(error)[:300]
         return
@@ -244,6 +247,8 @@ def main() -> int:
     if options.replay:
         replayed = [record for record in records if record.replayed]
         print(f"{len(replayed)} models with replayed calls, {sum(record.replayed for record in replayed)} of them")
+        obstacles = Counter(name for record in records for name in record.obstacles)
+        print("\n".join(f"{count} models with a block that {name}" for name, count in obstacles.most_common()))
     if options.json:
         options.json.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n", encoding="utf-8")
     return int(any(record.outcome in ("differs", "fails") for record in records))

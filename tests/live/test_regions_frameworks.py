@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from socket import socket
@@ -20,17 +20,46 @@ import torch
 from torch import Tensor, nn
 
 import trainyard as ty
+from trainyard.errors import BadInput
+from trainyard.live.paging.regions.pages import RegionPages
 from trainyard.mapping.overlay.policy import Choice, Problem, with_cost
 
 LAYERS, SURVEYED, STEPS = 3, 10, 13
+REPLAYED_STEPS = 48
+"""In which blocks are surveyed, compared and replayed."""
 
 
 def alternating(problem: Problem, budget: int) -> Choice:
     return with_cost(problem, ["keep" if number % 2 else "recompute" for number in range(len(problem.saved))])
 
 
-def blocks(model: nn.Module, is_overlaid: bool) -> Any:
-    return ty.live.overlay(model, "1 GB", unit="blocks", policy=alternating) if is_overlaid else nullcontext()
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["called", "replayed"])
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of training; so many that blocks are replayed where that is allowed, which is said to be the fastest then."""
+    if request.param:
+        monkeypatch.setattr(RegionPages, "step_s", property(lambda pages: [9.0, 1.0 if pages._rival == "replayed" else 2.0]))
+    return REPLAYED_STEPS if request.param else STEPS
+
+
+@contextmanager
+def blocks(model: nn.Module, is_overlaid: bool, steps: int = STEPS) -> Iterator[RegionPages | None]:
+    if not is_overlaid:
+        yield None
+        return
+    is_replayed = steps == REPLAYED_STEPS
+    with ty.live.overlay(model, "1 GB", unit="blocks", policy=alternating, replay=is_replayed) as pages:
+        assert isinstance(pages, RegionPages)
+        yield pages
+        print(
+            pages.passes,
+            pages._rival,
+            [
+                (q.agenda, {k: v.obstacle for k, v in q.rehearsals.items()}, q.contest.queue, q.contest.scores)
+                for q in pages._progress.values()
+            ],
+            pages._replays.passes and (pages._replays.passes.mode, pages._replays.passes.why_off, pages._replays.passes.counts),
+        )
+        assert bool(pages.replayed_calls) is is_replayed
 
 
 def same(train: Callable[[bool], nn.Module]) -> None:
@@ -66,25 +95,25 @@ def tokens(rows: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-def test_transformers_trainer_with_gradient_accumulation(tmp_path: Path) -> None:
+def test_transformers_trainer_with_gradient_accumulation(tmp_path: Path, steps: int) -> None:
     transformers = pytest.importorskip("transformers")
 
     def train(is_overlaid: bool) -> nn.Module:
-        rows = [{name: column[0] for name, column in tokens(1).items()} for _ in range(4 * STEPS)]
+        rows = [{name: column[0] for name, column in tokens(1).items()} for _ in range(4 * steps)]
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path), per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=1,
             report_to=[], save_strategy="no", logging_strategy="no", use_cpu=True, seed=0, disable_tqdm=True,
         )  # fmt: skip
         model = llama()
-        with blocks(model, is_overlaid) as pages:
+        with blocks(model, is_overlaid, steps) as pages:
             transformers.Trainer(model=model, args=arguments, train_dataset=rows).train()
-        assert pages is None or pages.passes["followed"] > STEPS
+        assert pages is None or pages.passes["followed"] > steps
         return model
 
     same(train)
 
 
-def test_accelerate() -> None:
+def test_accelerate(steps: int) -> None:
     accelerate = pytest.importorskip("accelerate")
 
     def train(is_overlaid: bool) -> nn.Module:
@@ -92,8 +121,8 @@ def test_accelerate() -> None:
         model = llama()
         optimizer = torch.optim.AdamW(model.parameters())
         prepared, optimizer = accelerator.prepare(model, optimizer)
-        with blocks(prepared, is_overlaid):
-            for _ in range(STEPS):
+        with blocks(prepared, is_overlaid, steps):
+            for _ in range(steps):
                 optimizer.zero_grad()
                 accelerator.backward(prepared(**tokens(2)).loss)
                 optimizer.step()
@@ -102,7 +131,7 @@ def test_accelerate() -> None:
     same(train)
 
 
-def test_lightning(tmp_path: Path) -> None:
+def test_lightning(tmp_path: Path, steps: int) -> None:
     lightning = pytest.importorskip("lightning")
 
     class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
@@ -123,28 +152,42 @@ def test_lightning(tmp_path: Path) -> None:
             max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False, default_root_dir=tmp_path,
         )  # fmt: skip
-        with blocks(module.model, is_overlaid):
-            trainer.fit(module, torch.utils.data.DataLoader([tokens(2)] * STEPS, batch_size=None))
+        with blocks(module.model, is_overlaid, steps):
+            trainer.fit(module, torch.utils.data.DataLoader([tokens(2)] * steps, batch_size=None))
         return module
 
     same(train)
 
 
-def test_lora_by_peft() -> None:
+def test_lora_by_peft(steps: int) -> None:
     peft = pytest.importorskip("peft")
 
     def train(is_overlaid: bool) -> nn.Module:
         model = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.1))
         optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad])
-        with blocks(model, is_overlaid) as pages:
-            for _ in range(STEPS):
+        with blocks(model, is_overlaid, steps) as pages:
+            for _ in range(steps):
                 optimizer.zero_grad()
                 model(**tokens(2)).loss.backward()
                 optimizer.step()
-        assert pages is None or len(pages.plan.variants) == LAYERS
+        assert pages is None or (pages.plan is not None and len(pages.plan.variants) == LAYERS)
         return model
 
     same(train)
+
+
+def test_a_cache_that_was_left_empty_is_refused_in_a_later_call() -> None:
+    """Two segments, of which the second attends to the first: not without the keys and values of the first."""
+    model = llama()
+    with blocks(model, True):
+        for _ in range(2):
+            result = model(**tokens(2))
+            result.loss.backward()
+            with pytest.raises(BadInput, match="an earlier call has left empty"):
+                model(**tokens(2), past_key_values=result.past_key_values)
+        with torch.no_grad():
+            filled = model(**tokens(2)).past_key_values
+        model(**tokens(2), past_key_values=filled).loss.backward()
 
 
 def test_gradient_checkpointing_of_the_model_itself_goes_on_inside() -> None:

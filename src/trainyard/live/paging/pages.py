@@ -343,6 +343,10 @@ class Pages:
         """0: nothing is recorded where saved tensors pass hooks."""
         return 0
 
+    @property
+    def replay_obstacles(self) -> dict[str, str]:
+        return {}
+
     def report(self) -> Report:
         """The plan by layer, with predicted and measured time and memory."""
         from trainyard.live.paging.report import report

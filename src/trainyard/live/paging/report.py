@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainyard.units import show
@@ -38,6 +39,8 @@ class Report:
     """Where the model runs compiled as a whole: the share of its activations that is saved. The rows are then not in use."""
     replayed_calls: int = 0
     """Calls that are replayed as CUDA graphs in each pass: of blocks, or one of the whole model."""
+    replay_obstacles: dict[str, str] = field(default_factory=dict)
+    """Why other calls cannot be replayed, by block."""
 
     def __str__(self) -> str:
         lines = [f"{'layer':40} {'kept':>10} {'sent':>10} {'made again':>10}"]
@@ -55,6 +58,9 @@ class Report:
         if self.replayed_calls:
             calls = "1 call is" if self.replayed_calls == 1 else f"{self.replayed_calls} calls are"
             lines.append(f"{calls} replayed in each pass: the host issues one graph for all of its kernels")
+        for obstacle, count in Counter(self.replay_obstacles.values()).items():
+            blocks = "1 block is" if count == 1 else f"{count} blocks are"
+            lines.append(f"{blocks} not replayed: {obstacle}")
         return "\n".join(lines)
 
 
@@ -79,4 +85,5 @@ def report(pages: Pages | RegionPages) -> Report:
         passes=dict(pages.passes),
         whole_share=pages.whole_share,
         replayed_calls=pages.replayed_calls,
+        replay_obstacles=pages.replay_obstacles,
     )

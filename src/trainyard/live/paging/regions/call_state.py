@@ -1,8 +1,9 @@
 """What remembers a call: a checkpointed block is called twice, and the second call must find and leave it as the first one did.
 
 A key-value cache of transformers grows with every call of a decoder layer. Where it has nothing for the layer yet, training has no
-use for it, and it is left out, as transformers' own checkpointing does: keys and values would live until backward otherwise. Of
-any other object, list or dictionary a copy is kept for the second call; tensors and modules in it are shared.
+use for it, and it is left out, as transformers' own checkpointing does: keys and values would live until backward otherwise. A
+program that gives such a cache to a later call is told so. Of any other object, list or dictionary a copy is kept for the second
+call; tensors and modules in it are shared.
 
 Batch normalisation counts every batch into its running statistics. The second call must not: it writes to others, for in training
 they are written and not read.
@@ -20,12 +21,14 @@ from copy import copy
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import _disable_current_modes
+
+from trainyard.errors import BadInput
 
 _SHARED = (
     Tensor, nn.Module, str, bytes, int, float, complex, NoneType, type, Enum, FunctionType, MethodType, BuiltinFunctionType,
@@ -73,17 +76,33 @@ def _copied(item: Any, done: dict[int, Any]) -> Any:
     return twin
 
 
+_LEFT_EMPTY: WeakSet[Any] = WeakSet()
+"""Caches that were left out of a call."""
+
+
 def without_empty_caches(
-    call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    block: object, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a block's call, with None for caches that have nothing for it yet."""
-    if not any(map(_is_cache, (*arguments, *keywords.values()))):
+    caches = [value for value in (*arguments, *keywords.values()) if _is_cache(value)]
+    if not caches:
         return arguments, keywords
-    layer = _layer_of(getattr(call, "__self__", None))
+    layer = _layer_of(block)
+    empty = {id(cache) for cache in caches if _is_empty(cache, layer)}
+    _LEFT_EMPTY.update(cache for cache in caches if id(cache) in empty)
     return (
-        tuple(None if _is_empty(value, layer) else value for value in arguments),
-        {name: None if _is_empty(value, layer) else value for name, value in keywords.items()},
+        tuple(None if id(value) in empty else value for value in arguments),
+        {name: None if id(value) in empty else value for name, value in keywords.items()},
     )
+
+
+def refuse_caches_left_empty(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """Before a call of the model: a cache that an earlier call should have filled would change what is computed."""
+    if _LEFT_EMPTY and any(_is_cache(value) and value in _LEFT_EMPTY for value in (*arguments, *keywords.values())):
+        raise BadInput(
+            "the model is called with a cache of keys and values that an earlier call has left empty, since blocks that an overlay "
+            "checkpoints or replays do not fill one: fill it under torch.no_grad(), or write unit='tensors'"
+        )
 
 
 def _is_cache(value: Any) -> bool:

@@ -45,7 +45,7 @@ def checkpoint(call: Call, *arguments: Any, **keywords: Any) -> Any:
     """
     if not torch.is_grad_enabled():
         return call(*arguments, **keywords)
-    arguments, keywords = without_empty_caches(call, arguments, keywords)
+    arguments, keywords = without_empty_caches(getattr(call, "__self__", None), arguments, keywords)
     frame = _Frame(call, arguments, keywords)
     with saved_tensors_hooks(frame.pack, frame.unpack):
         result = call(*arguments, **keywords)
@@ -57,7 +57,7 @@ def selective(call: Call, *arguments: Any, **keywords: Any) -> Any:
     """The same, but the results of products are kept from forward, and the second call finds them there."""
     if not torch.is_grad_enabled():
         return call(*arguments, **keywords)
-    arguments, keywords = without_empty_caches(call, arguments, keywords)
+    arguments, keywords = without_empty_caches(getattr(call, "__self__", None), arguments, keywords)
     frame = _Frame(call, arguments, keywords)
     frame.products = []
     with uncompiled(), saved_tensors_hooks(frame.pack, frame.unpack), _Saving(frame.products):

@@ -25,6 +25,7 @@ from torch import nn
 
 from trainyard.errors import BadInput
 from trainyard.live.paging.planning import Policy
+from trainyard.live.paging.regions.call_state import refuse_caches_left_empty
 from trainyard.live.paging.regions.contest import PLANS, REPLAYED, SHARES, WHOLE_REPLAYED, Rival, Score
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.pass_times import PassTimes
@@ -134,6 +135,7 @@ class RegionPages:
         if next(self.model.parameters()).device != self.device:
             self._leave_alone()
             return
+        refuse_caches_left_empty(arguments, keywords)
         signature = signature_of(self.model, self.device, arguments, keywords)
         if self._ahead is not None:
             self._ahead(signature)
@@ -330,6 +332,12 @@ class RegionPages:
     def replayed_calls(self) -> int:
         """Calls of blocks that are replayed in each pass: one for the whole model."""
         return self._replays.recorded_calls
+
+    @property
+    def replay_obstacles(self) -> dict[str, str]:
+        """Why calls are not replayed, by block ("" is the whole model)."""
+        found = [rehearsal for progress in self._progress.values() for rehearsal in progress.rehearsals.items()]
+        return {name: rehearsal.obstacle for (name, _), rehearsal in found if rehearsal.obstacle is not None}
 
     @property
     def rivals(self) -> dict[str, Score]:

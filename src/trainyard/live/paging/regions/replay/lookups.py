@@ -6,8 +6,8 @@ A schedule that is a global variable may stay as it is for an epoch, so watching
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
-from types import CellType, CodeType, FunctionType
+from functools import cache, partial
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -62,7 +62,7 @@ def _functions(module: nn.Module) -> Iterator[FunctionType]:
     """Methods that the module's own classes define, and functions that it keeps."""
     yield from _methods(type(module))
     for name, value in vars(module).items():
-        function = getattr(value, "func", getattr(value, "__func__", value))  # a partial call or a bound method
+        function = value.func if isinstance(value, partial) else value.__func__ if isinstance(value, MethodType) else value
         if isinstance(function, FunctionType) and name not in _REPLACED:
             yield function
 

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from trainyard.live.paging.regions.call_state import without_empty_caches
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, take_apart
 from trainyard.live.paging.regions.replay.calls import Call, Input, RecordedCall, Token
@@ -210,7 +211,7 @@ class RecordedPasses:
             if _has_hooks_for_saved_tensors():
                 self.rehearsals.setdefault((region.name, variant), Rehearsal("is called inside a checkpoint of the program's own"))
                 return call(*arguments, **keywords)
-            return self._run(region, variant, call, arguments, keywords)
+            return self._run(region, variant, call, *without_empty_caches(region.module, arguments, keywords))
 
         return run
 
