@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 from socket import socket
@@ -50,15 +50,6 @@ def blocks(model: nn.Module, is_overlaid: bool, steps: int = STEPS) -> Iterator[
     with ty.live.overlay(model, "1 GB", unit="blocks", policy=alternating, replay=is_replayed) as pages:
         assert isinstance(pages, RegionPages)
         yield pages
-        print(
-            pages.passes,
-            pages._rival,
-            [
-                (q.agenda, {k: v.obstacle for k, v in q.rehearsals.items()}, q.contest.queue, q.contest.scores)
-                for q in pages._progress.values()
-            ],
-            pages._replays.passes and (pages._replays.passes.mode, pages._replays.passes.why_off, pages._replays.passes.counts),
-        )
         assert bool(pages.replayed_calls) is is_replayed
 
 
@@ -176,18 +167,48 @@ def test_lora_by_peft(steps: int) -> None:
     same(train)
 
 
-def test_a_cache_that_was_left_empty_is_refused_in_a_later_call() -> None:
+def test_a_cache_of_the_models_own_that_was_left_empty_is_refused_in_a_later_call() -> None:
     """Two segments, of which the second attends to the first: not without the keys and values of the first."""
     model = llama()
     with blocks(model, True):
         for _ in range(2):
             result = model(**tokens(2))
             result.loss.backward()
-            with pytest.raises(BadInput, match="an earlier call has left empty"):
+            with pytest.raises(BadInput, match=r"left empty.*give the first call a cache of your own"):
                 model(**tokens(2), past_key_values=result.past_key_values)
         with torch.no_grad():
             filled = model(**tokens(2)).past_key_values
         model(**tokens(2), past_key_values=filled).loss.backward()
+
+
+@pytest.mark.parametrize("replay", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_one_backward", [True, False])
+def test_a_cache_that_the_program_gives_is_filled(is_one_backward: bool, replay: bool) -> None:
+    """Two segments, of which the second attends to the first, and its gradients go there or end there."""
+    transformers = pytest.importorskip("transformers")
+
+    def train(is_overlaid: bool) -> nn.Module:
+        model = llama()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        overlaid = (
+            ty.live.overlay(model, "1 GB", unit="blocks", policy=alternating, replay=replay) if is_overlaid else nullcontext()
+        )
+        with overlaid:
+            for _ in range(REPLAYED_STEPS // 2):
+                optimizer.zero_grad()
+                cache = transformers.DynamicCache()
+                loss = model(**tokens(2), past_key_values=cache).loss
+                if not is_one_backward:
+                    loss.backward()
+                    loss = torch.zeros(())
+                    for layer in cache.layers:
+                        layer.keys, layer.values = layer.keys.detach(), layer.values.detach()
+                assert cache.get_seq_length() == 8
+                (loss + model(**tokens(2), past_key_values=cache).loss).backward()
+                optimizer.step()
+        return model
+
+    same(train)
 
 
 def test_gradient_checkpointing_of_the_model_itself_goes_on_inside() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from trainyard.live.paging.regions.replay.fingerprints import Fingerprints
 
 CPU = torch.device("cpu")
 ELSEWHERE, DIFFERS = "reads a tensor that it is neither called with nor keeps", "computes something else in each pass"
+CHANGES = "reads something else in each pass"
 Context = dict[str, Any]
 
 
@@ -56,15 +58,75 @@ def look_up(context: Context, name: str) -> Callable[[], Any]:
     return lambda: inner()
 
 
+class Schedule:
+    """An object that computes a number from a global variable, by a property."""
+
+    start = 1.0
+
+    @property
+    def present(self) -> float:
+        return self.start * LATE
+
+
+class OfAClass:
+    """A class that is a schedule by itself."""
+
+    value = 1.0
+
+    @classmethod
+    def present(cls) -> float:
+        return cls.value
+
+
+class Doubled(torch.autograd.Function):
+    """A function of autograd that reads a global variable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * LATE
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * LATE
+
+
+class Tempered(Layer):
+    """Multiplies by a number that its class has."""
+
+    temperature = 1.0
+
+    def forward(self, x: Tensor, **keywords: Any) -> tuple[Tensor, Tensor]:
+        result, mean = super().forward(x, **keywords)
+        return result * self.temperature, mean
+
+
+class WithDoubled(Layer):
+    def forward(self, x: Tensor, **keywords: Any) -> tuple[Tensor, Tensor]:
+        result, mean = super().forward(x, **keywords)
+        return Doubled.apply(result), mean  # type: ignore[no-untyped-call]
+
+
+SCHEDULE, OTHER_FILE = Schedule(), ModuleType("schedules_of_this_run")
+exec("value = 1.0\ndef present():\n    return value\ndef twice_removed():\n    return present()", vars(OTHER_FILE))
 READERS: dict[str, tuple[Callable[[Context], nn.Module], str | None]] = {
-    "a tensor that a function returns": (lambda context: Scaled(look_up(context, "scale")), ELSEWHERE),
-    "a number that a function returns": (lambda context: Scaled(look_up(context, "number")), DIFFERS),
-    "a tensor made from a number": (lambda context: Scaled(lambda: torch.tensor(context["number"])), DIFFERS),
-    "a tensor in a closure": (lambda context: Scaled(lambda: context["scale"]), None),
-    "a number in a closure that changes late": (lambda context: Scaled(lambda: context["late"]), None),
-    "a global variable that changes late": (lambda context: Scaled(lambda: LATE), None),
-    "a tensor in its dictionary": (Keeping, None),
+    "a tensor out of sight": (lambda context: Scaled(partial(context.__getitem__, "scale")), ELSEWHERE),
+    "a number out of sight": (lambda context: Scaled(partial(context.__getitem__, "number")), DIFFERS),
+    "a tensor that a function returns": (lambda context: Scaled(look_up(context, "scale")), CHANGES),
+    "a tensor made from a number": (lambda context: Scaled(lambda: torch.tensor(context["number"])), CHANGES),
+    "a tensor in a closure": (lambda context: Scaled(lambda: context["scale"]), CHANGES),
+    "a tensor in its dictionary": (Keeping, CHANGES),
+    "a number in a closure": (lambda context: Scaled(partial(lambda run: run["late"], context["run"])), None),
+    "a number that a function returns": (lambda context: Scaled(look_up(context["run"], "late")), None),
+    "a global variable": (lambda context: Scaled(lambda: LATE), None),
+    "a global variable of another file": (lambda context: Scaled(lambda: OTHER_FILE.value), None),
+    "a function of another file": (lambda context: Scaled(lambda: OTHER_FILE.twice_removed()), None),
+    "a property of a global object": (lambda context: Scaled(lambda: SCHEDULE.present), None),
+    "a method of an object in a closure": (lambda context: Scaled(partial(lambda it: it.present, Schedule())), None),
+    "a function of a class": (lambda context: Scaled(lambda: OfAClass.present()), None),
+    "an attribute of its own class": (lambda context: Tempered(), None),
+    "a function of autograd": (lambda context: WithDoubled(), None),
 }
+"""What a block reads, and why it is not recorded. Where it is, the number changes after the first replays."""
 LATE = 1.0
 
 
@@ -86,7 +148,8 @@ def change(context: Context, number: int) -> None:
     """Before a pass. The plan is replayed from the thirtieth on."""
     global LATE
     context["scale"], context["number"] = torch.full((1,), 1.0 - 0.01 * number), 1.0 - 0.01 * number
-    context["late"] = LATE = 1.0 if number < 34 else 0.5
+    LATE = Tempered.temperature = OfAClass.value = OTHER_FILE.value = 1.0 if number < 34 else 0.5
+    context.setdefault("run", {})["late"] = LATE
 
 
 def model_with(make_layer: Callable[[Context], nn.Module], context: Context) -> Stack:
@@ -109,7 +172,7 @@ def train(trainer: Trainer, context: Context, steps: int) -> list[Tensor]:
 def test_blocks_that_read_what_changes_have_the_gradients_of_plain_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make_layer, obstacle = READERS[name]
     fastest(monkeypatch, "replayed")
-    context: Context = {}
+    context: Context = {"run": {}}
     expected = train(Trainer(model_with(make_layer, context), CPU), context, 38)
     trainer = Trainer(model_with(make_layer, context), CPU)
     with overlay(trainer.model) as pages:
@@ -150,7 +213,7 @@ def test_whole_models_that_read_what_changes_are_not_replayed(reads: str, monkey
             for parameter, gradient in zip(model.parameters(), expected, strict=False):
                 assert parameter.grad is not None
                 torch.testing.assert_close(parameter.grad, gradient)
-        assert fingerprints(pages).obstacle("") == (None if reads == "scale" else DIFFERS)
+        assert fingerprints(pages).obstacle("") == CHANGES
         assert fingerprints(pages).obstacle("blocks.0") is None
         assert pages.replayed_calls in (0, 2)
 
@@ -230,3 +293,51 @@ def test_an_object_that_refers_to_itself_ends() -> None:
     block.kept.itself = block.kept
     block.kept.others.append(block.kept.others)
     assert Conditions(block).hold()
+
+
+class Link:
+    """An object in a chain; what it does not have, it looks for in the next one."""
+
+    def __init__(self, following: Link | None) -> None:
+        self.following = following
+
+
+class Stubborn:
+    """An object that has no attributes to look at."""
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise RuntimeError("not yet")
+
+
+def test_long_chains_and_objects_without_attributes_do_not_stop_a_look() -> None:
+    chain: Link | None = None
+    for _ in range(5_000):
+        chain = Link(chain)
+    stubborn = Stubborn()
+    block = nn.Sequential(nn.Linear(2, 2))
+    block.kept = stubborn
+    block.look = lambda: (chain.following, stubborn.following)  # type: ignore[union-attr,attr-defined]
+    assert Conditions(block).hold()
+
+
+class Wrapper(Tensor):
+    """A tensor that wraps another one, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Wrapper:
+        wrapper: Wrapper = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+        return wrapper
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        raise AssertionError("nothing is computed with it")
+
+
+def test_tensors_without_memory_are_told_apart() -> None:
+    block = nn.Sequential(nn.Linear(2, 2))
+    block.kept = Wrapper(torch.ones(2))
+    conditions = Conditions(block)
+    assert conditions.hold()
+    block.kept = Wrapper(torch.ones(2))
+    assert not conditions.hold()

@@ -1,9 +1,9 @@
 """What remembers a call: a checkpointed block is called twice, and the second call must find and leave it as the first one did.
 
-A key-value cache of transformers grows with every call of a decoder layer. Where it has nothing for the layer yet, training has no
-use for it, and it is left out, as transformers' own checkpointing does: keys and values would live until backward otherwise. A
-program that gives such a cache to a later call is told so. Of any other object, list or dictionary a copy is kept for the second
-call; tensors and modules in it are shared.
+A key-value cache of transformers grows with every call of a decoder layer. A model in training makes one that has nothing for the
+layer yet, and seldom uses it: it is left out, as transformers' own checkpointing does, since keys and values would live until
+backward otherwise. A program that gives such a cache to a later call is told so. One that the program gives to the model by itself
+is filled. Of any other object, list or dictionary a copy is kept for the second call; tensors and modules in it are shared.
 
 Batch normalisation counts every batch into its running statistics. The second call must not: it writes to others, for in training
 they are written and not read.
@@ -78,13 +78,15 @@ def _copied(item: Any, done: dict[int, Any]) -> Any:
 
 _LEFT_EMPTY: WeakSet[Any] = WeakSet()
 """Caches that were left out of a call."""
+_GIVEN: WeakSet[Any] = WeakSet()
+"""Caches that a program has called a model with."""
 
 
 def without_empty_caches(
     block: object, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a block's call, with None for caches that have nothing for it yet."""
-    caches = [value for value in (*arguments, *keywords.values()) if _is_cache(value)]
+    """The arguments of a block's call, with None for caches of the model's own that have nothing for it yet."""
+    caches = [value for value in (*arguments, *keywords.values()) if _is_cache(value) and value not in _GIVEN]
     if not caches:
         return arguments, keywords
     layer = _layer_of(block)
@@ -96,13 +98,16 @@ def without_empty_caches(
     )
 
 
-def refuse_caches_left_empty(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Before a call of the model: a cache that an earlier call should have filled would change what is computed."""
-    if _LEFT_EMPTY and any(_is_cache(value) and value in _LEFT_EMPTY for value in (*arguments, *keywords.values())):
+def note_given_caches(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """Before a call of the model. A cache that an earlier call should have filled would change what is computed: it is refused."""
+    caches = [value for value in (*arguments, *keywords.values()) if _is_cache(value)]
+    if any(cache in _LEFT_EMPTY for cache in caches):
         raise BadInput(
-            "the model is called with a cache of keys and values that an earlier call has left empty, since blocks that an overlay "
-            "checkpoints or replays do not fill one: fill it under torch.no_grad(), or write unit='tensors'"
+            "the model is called with a cache of keys and values that it has made itself in an earlier call and left empty, since "
+            "blocks that an overlay checkpoints or replays do not fill such a one: give the first call a cache of your own "
+            "(past_key_values=DynamicCache()), or write unit='tensors'"
         )
+    _GIVEN.update(caches)
 
 
 def _is_cache(value: Any) -> bool:

@@ -25,7 +25,7 @@ from torch import nn
 
 from trainyard.errors import BadInput
 from trainyard.live.paging.planning import Policy
-from trainyard.live.paging.regions.call_state import refuse_caches_left_empty
+from trainyard.live.paging.regions.call_state import note_given_caches
 from trainyard.live.paging.regions.contest import PLANS, REPLAYED, SHARES, WHOLE_REPLAYED, Rival, Score
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.pass_times import PassTimes
@@ -135,7 +135,7 @@ class RegionPages:
         if next(self.model.parameters()).device != self.device:
             self._leave_alone()
             return
-        refuse_caches_left_empty(arguments, keywords)
+        note_given_caches(arguments, keywords)
         signature = signature_of(self.model, self.device, arguments, keywords)
         if self._ahead is not None:
             self._ahead(signature)

@@ -8,8 +8,8 @@ loss) runs as before, and so does a block that cannot be recorded.
 A graph knows addresses and nothing else. So a block must compute the same in each pass (`fingerprints`), whatever the graph read
 from Python must be as it was (`conditions`), what Python did beside must not matter (`obstacles`), and memory that a later graph
 uses again must not be in use (`passes`). Where one of these does not hold, the block is called as without a recording. What cannot
-be seen is a number that a block gets from a function of another module, that is the same in the first passes and another one later:
-such a program needs `replay=False`.
+be seen is a number from outside of Python's variables (a file, the clock, a function written in C) that is the same in the first
+passes and another one later: such a program needs `replay=False`.
 
 In reading order:
 
@@ -20,7 +20,7 @@ In reading order:
 - arguments: what a block is called with and returns, as tensors and the rest
 - fingerprints: whether a block computes the same in two passes, from its arguments and its own tensors alone
 - obstacles: why a block cannot be recorded
-- conditions: what must not have changed since; lookups: global variables and closures that a block's functions name
+- conditions: what must not have changed since; lookups: what a block's functions look up outside of it
 - recorders: CUDA graphs; operator_graph: for the CPU their twin, operators and the memory that they were given
 - stand_ins: parameters while a block is recorded
 - random_numbers: of a recorded call, for its repetition in backward

@@ -2,8 +2,8 @@
 
 A program may load other weights, freeze a layer, raise a dropout rate or a temperature, or put a hook on a module at any time. Each
 replay is preceded by a look at all of these, some microseconds for a block. What modules keep in lists, dictionaries and objects
-of their own is looked at as well, a few levels deep, and so are global variables that are numbers and closures (`lookups`). A block
-that reads something else is found by its `fingerprints`.
+of their own is looked at as well, a few levels deep, and so is what their functions look up outside (`lookups`). A block that reads
+something else is found by its `fingerprints`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainyard.live.paging.regions.replay.lookups import Closure, closures, global_variables
+from trainyard.live.paging.regions.replay.lookups import OF_MODULES, Closure, Variables, attributes_of, lookups
 from trainyard.live.paging.signature import autocast_modes
 
-_PLAIN = (NoneType, bool, int, float, str, torch.dtype, torch.device)
+_PLAIN = (NoneType, bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_OWN = frozenset(vars(nn.Module())) - {"training"}
-"""Attributes in which every module keeps its parameters, submodules and hooks."""
-_SKIPPED = (nn.Module, Tensor, type, FunctionType, MethodType, BuiltinFunctionType, ModuleType)
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, type)
+_SKIPPED = (nn.Module, Tensor, ModuleType)
 LEVELS = 3
 """How deep lists, dictionaries and objects are looked into."""
 LARGEST = 256
 """Parts of a list, a dictionary or an object that are looked at."""
 Parts = dict[Any, Any] | list[Any] | tuple[Any, ...]
-Holder = Parts | Closure
+Holder = Parts | Variables
 
 
 class Conditions:
@@ -61,30 +62,33 @@ class Conditions:
         """Of all modules, and of those inside: those of the block itself run around its call."""
         seen: set[int] = set()
         for module in block.modules():
-            for holder in (module._parameters, module._buffers, module.__dict__):
+            for holder in (module._parameters, module._buffers):
                 self._add(holder, holder.items(), seen, 0)
-            for variables, names in global_variables(module):
-                self._add(variables, ((name, variables[name]) for name in names), seen, LEVELS)
-            for closure in closures(module):
-                self._add(closure, closure.items(), seen, 1)
+            own = [(name, value) for name, value in module.__dict__.items() if name not in OF_MODULES]
+            self._add(module.__dict__, own, seen, 0)
             if module is not block:
                 self.hooks += [getattr(module, name) for name in _HOOKS]
+        for variables, names in lookups(block):
+            is_closure = isinstance(variables, Closure)
+            self._add(variables, ((name, variables[name]) for name in names), seen, 1 if is_closure else LEVELS - 1, is_closure)
 
-    def _add(self, holder: Holder, items: Iterable[tuple[Any, Any]], seen: set[int], level: int) -> None:
+    def _add(self, holder: Holder, items: Iterable[tuple[Any, Any]], seen: set[int], level: int, with_objects: bool = True) -> None:
+        """`with_objects`: all attributes of objects count, not those alone that a function names."""
         for name, value in items:
-            if level == 0 and name in _OWN:
-                continue
             if isinstance(value, Tensor):
-                self.tensors.append((holder, name, value.data_ptr(), value.requires_grad))
-                if value.layout is torch.strided:
+                self.tensors.append((holder, name, _address(value), value.requires_grad))
+                if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:
                     self.storages[value.untyped_storage().data_ptr()] = value.device
+            elif isinstance(value, _FUNCTIONS):
+                self.settings.append((holder, name, value))
             elif _is_plain(value):
                 self.settings.append((holder, name, deepcopy(value)))
-            elif level < LEVELS and (parts := _parts(value)) is not None:
+            elif level < LEVELS and (parts := _parts(value, with_objects)) is not None:
                 self.objects.append((holder, name, value, parts, len(parts)))
                 if id(value) not in seen:
                     seen.add(id(value))
-                    self._add(parts, parts.items() if isinstance(parts, dict) else enumerate(parts), seen, level + 1)
+                    entries = parts.items() if isinstance(parts, dict) else enumerate(parts)
+                    self._add(parts, entries, seen, level + 1, with_objects)
 
     def hold(self) -> bool:
         """Whether all is as it was."""
@@ -93,7 +97,7 @@ class Conditions:
         try:
             for holder, name, address, requires_grad in self.tensors:
                 tensor = holder[name]
-                if not isinstance(tensor, Tensor) or tensor.data_ptr() != address or tensor.requires_grad is not requires_grad:
+                if not isinstance(tensor, Tensor) or _address(tensor) != address or tensor.requires_grad is not requires_grad:
                     return False
             for holder, name, value in self.settings:
                 present = holder[name]
@@ -106,18 +110,26 @@ class Conditions:
 
 def _is_plain(value: Any, levels: int = LEVELS) -> bool:
     """Whether a value is compared as a whole: a number, a text, or some of these in lists and dictionaries."""
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN or isinstance(value, np.generic | Enum):
         return True
     if not levels or type(value) not in (list, tuple, dict, torch.Size) or len(value) > LARGEST:
         return False
     return all(_is_plain(part, levels - 1) for part in (value.values() if isinstance(value, dict) else value))
 
 
-def _parts(value: Any) -> Parts | None:
+def _address(tensor: Tensor) -> int:
+    """Where it lies; for one without memory of its own, as one that wraps others, which object it is."""
+    try:
+        return tensor.data_ptr() or id(tensor)
+    except RuntimeError:
+        return id(tensor)
+
+
+def _parts(value: Any, with_objects: bool) -> Parts | None:
     """What a list, a dictionary or an object consists of; None: too many parts, or something else."""
-    if isinstance(value, _SKIPPED):
+    if isinstance(value, _SKIPPED) or not (with_objects or isinstance(value, dict | list | tuple)):
         return None
-    parts = value if isinstance(value, dict | list | tuple) else getattr(value, "__dict__", None)
+    parts = value if isinstance(value, dict | list | tuple) else attributes_of(value)
     return parts if isinstance(parts, dict | list | tuple) and len(parts) <= LARGEST else None
 
 

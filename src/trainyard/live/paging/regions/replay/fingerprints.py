@@ -1,9 +1,10 @@
 """Whether a call computes the same in each pass, from its arguments and its own tensors alone: what a replay takes for granted.
 
-A block may read a tensor from a closure, or multiply by a number that a schedule moves. Its recording would go on with those of the
-recorded pass. So in two passes before anything is recorded its operators are watched. A tensor that is neither an argument nor
-among what `conditions` look at nor computed in the call, or a sequence of operators and numbers that differs between the two
-passes, keeps the block from being recorded. Replays of a compiled model rest on two calls of its own code.
+A block may read a tensor that somebody else keeps, or multiply by a number that a schedule moves. Its recording would go on with
+those of the recorded pass. So in two passes before anything is recorded its operators are watched. A tensor that is neither an
+argument nor among what `conditions` look at nor computed in the call, conditions that do not hold in the second pass, or a sequence
+of operators and numbers that differs between the two, keep the block from being recorded. Replays of a compiled model rest on two
+calls of its own code.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ class Fingerprints:
             self._called[region.name] += 1
             if self._called[region.name] > 1 or torch._C._current_autograd_node() is not None or not torch.is_grad_enabled():
                 return call(*arguments, **keywords)
-            watch = _Watch(region, (arguments, keywords))
+            found = self._found.setdefault(region.name, [])
+            watch = _Watch(region, (arguments, keywords), found[-1].conditions if found else None)
             with uncompiled(), without_kept_casts(), watch:
                 result = call(*arguments, **keywords)
-            self._found.setdefault(region.name, []).append(watch.ended())
+            found.append(watch.ended(is_last=len(found) + 1 == WATCHED))
             return result
 
         return run
@@ -64,19 +66,24 @@ class Fingerprints:
             return "was not called in each of the first passes"
         if any(watch.reads_elsewhere for watch in found):
             return "reads a tensor that it is neither called with nor keeps"
+        if any(watch.has_changed for watch in found):
+            return "reads something else in each pass"
         return None if len({watch.fingerprint for watch in found}) == 1 else "computes something else in each pass"
 
 
 class _Watch(TorchDispatchMode):
     """The operators of one call."""
 
-    def __init__(self, region: Region, arguments: Any) -> None:
+    def __init__(self, region: Region, arguments: Any, before: Conditions | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.fingerprint = 0
         self.reads_elsewhere = False
+        self.has_changed = before is not None and not before.hold()
+        """Whether the block reads something else than in the pass before."""
         inputs = tensors_of(arguments)
         devices = {tensor.device for tensor in (*inputs, *region.module.parameters())}
-        kept = Conditions(region.module).storages
+        self.conditions: Conditions | None = Conditions(region.module)
+        kept = self.conditions.storages
         # A number on another device is read by the host while operators are recorded, and not again in a replay.
         self.known = {_address(tensor) for tensor in inputs} | {address for address, device in kept.items() if device in devices}
 
@@ -110,8 +117,10 @@ class _Watch(TorchDispatchMode):
     def _is_known(self, tensor: Tensor) -> bool:
         return tensor.numel() == 0 or _address(tensor) in self.known
 
-    def ended(self) -> _Watch:
+    def ended(self, *, is_last: bool) -> _Watch:
         self.known.clear()
+        if is_last:
+            self.conditions = None
         return self
 
 
