@@ -679,6 +679,60 @@ def test_expanded_arguments_and_views_of_results(device: torch.device, variant: 
     assert passes.counts["replayed"] == 3 * 4
 
 
+class Turning(nn.Module):
+    """Turns complex numbers by angles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.angle, self.mix = nn.Parameter(torch.randn(WIDTH)), nn.ModuleList([nn.Linear(WIDTH, WIDTH, dtype=torch.complex64)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * self.mix[0](x) * torch.polar(torch.ones_like(self.angle), self.angle)
+
+
+class Conjugating(Turning):
+    """The gradient of its input is a conjugate that nobody has computed yet."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.angle.cos()).conj().clone()
+
+
+class Mirroring(Turning):
+    """The gradient of its input is the conjugate of what it gets."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.conj().resolve_conj()
+
+
+class Complex(nn.Module):
+    """Every second gradient that reaches a layer is a conjugate, too."""
+
+    def __init__(self, kind: type[Turning]) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, WIDTH)
+        self.layers = nn.ModuleList(kind() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.complex(self.embed(x), self.embed(-x))
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if number % 2:
+                x = x.conj().resolve_conj()
+        return torch.view_as_real(x)
+
+
+@pytest.mark.parametrize(("kind", "least"), [(Turning, 2), (Conjugating, 0), (Mirroring, 0)])
+def test_gradients_of_complex_tensors(kind: type[Turning], least: int, device: torch.device, variant: str) -> None:
+    def make(device: torch.device) -> nn.Module:
+        torch.manual_seed(0)
+        return Complex(kind).to(device)
+
+    passes = compare(lambda trainer: trainer.steps(8), device, variant, make)
+    assert passes.counts["replayed"] >= 4 * least, obstacles(passes)
+    if not least:
+        assert passes.why_off == "no pass could be recorded" or obstacles(passes)
+
+
 ACTIONS = ("step", "accumulate", "hold", "drop", "skip", "forward only", "eval", "keep gradients", "other shape", "watch")
 
 

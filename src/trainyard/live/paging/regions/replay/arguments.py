@@ -64,10 +64,19 @@ def take_apart(item: Any) -> tuple[Structure, list[Tensor]]:
     return Structure(spec, tuple(leaves), tuple(positions)), [*tensors.values()]
 
 
+def is_to_be_computed(tensor: Tensor) -> bool:
+    """Whether a tensor's values are those in memory with another sign, as those of a conjugate before somebody reads them.
+
+    >>> is_to_be_computed(torch.tensor([1 + 2j]).conj()), is_to_be_computed(torch.tensor([1 + 2j]))
+    (True, False)
+    """
+    return tensor.is_conj() or tensor.is_neg()
+
+
 def _refuse_unusual(tensor: Tensor) -> None:
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         raise NotPlain(f"a {type(tensor).__name__}")
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or is_to_be_computed(tensor):
         raise NotPlain("a tensor that is not plain numbers in memory")
     if tensor.numel() == 0:
         raise NotPlain("an empty tensor")

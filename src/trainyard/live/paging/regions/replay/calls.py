@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import GradientEdge
 
 from trainyard.live.paging.regions.call_state import put_back, set_statistics_aside
-from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, take_apart
+from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, is_to_be_computed, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
 from trainyard.live.paging.regions.replay.parts import Edge, Part, edge_of, nodes_behind, parts_of, taken_apart
 from trainyard.live.paging.regions.replay.places import Place
@@ -200,13 +200,15 @@ class RecordedCall:
         if self.backward is None or [gradient is None for gradient in gradients] != [one is None for one in self.given]:
             return False
         return all(
-            gradient.shape == one.shape and gradient.dtype is one.dtype
+            gradient.shape == one.shape and gradient.dtype is one.dtype and not is_to_be_computed(gradient)
             for gradient, one in zip(gradients, self.given, strict=True)
             if gradient is not None and one is not None
         )
 
     def _record_backward(self, gradients: Sequence[Tensor | None]) -> None:
         def backward() -> Sequence[Tensor | None]:
+            if any(gradient is not None and is_to_be_computed(gradient) for gradient in gradients):
+                raise NotPlain("is given a conjugate that is not computed yet")
             here = [None if gradient is None else self.passes.input_for(gradient)[0] for gradient in gradients]
             self.given = [None if one is None else Place(one) for one in here]
             with self.stand_ins.in_place(), without_kept_casts():
@@ -287,7 +289,9 @@ class RecordedCall:
 def _number_of(result: Tensor | None, given: Sequence[Tensor | None]) -> int | None:
     """Which of the given gradients a result is; None: another tensor."""
     for number, one in enumerate(given):
-        if result is not None and one is not None and Place(one).is_at(result) and result.dtype is one.dtype:
+        if result is None or one is None or is_to_be_computed(result):
+            continue
+        if Place(one).is_at(result) and result.dtype is one.dtype:
             return number
     return None
 
@@ -302,7 +306,7 @@ def _apart(results: Sequence[tuple[Tensor | None, Tensor]], given: Sequence[Tens
     for result, leaf in results:
         one = result
         if one is not None:
-            if one.layout is not torch.strided:
+            if one.layout is not torch.strided or is_to_be_computed(one):
                 raise NotPlain("a gradient that is not plain numbers in memory")
             if isinstance(leaf, nn.Parameter) and one.stride() != leaf.stride():  # else `parameter.grad` would be a copy
                 one = torch.empty_like(leaf).copy_(one)

@@ -26,6 +26,8 @@ _PLAIN = (NoneType, bool, int, float, complex, str, bytes, torch.dtype, torch.de
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, type)
 _SKIPPED = (nn.Module, Tensor, ModuleType)
+_AS_STORED = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
+"""Other dictionaries may make what they are asked for, and something else each time."""
 LEVELS = 3
 """How deep lists, dictionaries and objects are looked into."""
 LARGEST = 256
@@ -130,7 +132,9 @@ def _parts(value: Any, with_objects: bool) -> Parts | None:
     if isinstance(value, _SKIPPED) or not (with_objects or isinstance(value, dict | list | tuple)):
         return None
     parts = value if isinstance(value, dict | list | tuple) else attributes_of(value)
-    return parts if isinstance(parts, dict | list | tuple) and len(parts) <= LARGEST else None
+    if not isinstance(parts, dict | list | tuple) or type(parts).__getitem__ not in _AS_STORED:
+        return None
+    return parts if len(parts) <= LARGEST else None
 
 
 @contextmanager

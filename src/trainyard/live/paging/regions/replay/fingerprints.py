@@ -78,8 +78,8 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.fingerprint = 0
         self.reads_elsewhere = False
-        self.has_changed = before is not None and not before.hold()
-        """Whether the block reads something else than in the pass before."""
+        self.has_changed = before is not None and not any(before.hooks) and not before.hold()
+        """Whether the block reads something else than in the pass before. Hooks are an obstacle of their own."""
         inputs = tensors_of(arguments)
         devices = {tensor.device for tensor in (*inputs, *region.module.parameters())}
         self.conditions: Conditions | None = Conditions(region.module)

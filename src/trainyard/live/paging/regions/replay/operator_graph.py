@@ -26,7 +26,7 @@ from trainyard.live.paging.signature import tensors_of
 Function = Callable[[], Sequence[Tensor | None]]
 _LOOKS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 """Operators whose result Python must look at before it goes on."""
-
+_INDEXING = torch.ops.aten.index.Tensor
 _ALLOCATIONS = ("aten::empty", "aten::new_empty")
 
 
@@ -59,7 +59,11 @@ class _Memory:
             return value
         place = bisect(self.starts, value.data_ptr()) - 1
         is_owned = place >= 0 and value.data_ptr() < self.ends[place]
-        return Place(value).alias() if is_owned and value.numel() else value.detach()
+        if not is_owned or not value.numel():
+            return value.detach()
+        alias = Place(value).alias()
+        alias = alias.conj() if value.is_conj() else alias
+        return torch._neg_view(alias) if value.is_neg() else alias
 
     def freed(self) -> list[Tensor]:
         """Memory that nobody has used since this was last asked."""
@@ -90,7 +94,7 @@ class _Recording(TorchDispatchMode):
         self.operators: list[_Operator] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        if any(tag in function.tags for tag in _LOOKS):
+        if _waits(function, arguments):
             raise RuntimeError(f"{function} waits for its result, which is not there while operators are recorded")
         arguments, keywords = tuple(arguments), keywords or {}
         given = mapped(self.memory.reference, arguments)
@@ -104,6 +108,13 @@ class _Recording(TorchDispatchMode):
         if function._schema.is_mutable or (own and not is_allocation):
             self.operators.append(_Operator(function, given, named, own))
         return mapped(lambda leaf: handed_out.get(id(leaf), leaf), result)
+
+
+def _waits(function: Any, arguments: Any) -> bool:
+    """Whether an operator looks at its result; indices that are numbers say how large that is."""
+    if function is _INDEXING:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in arguments[1])
+    return any(tag in function.tags for tag in _LOOKS)
 
 
 class OperatorGraph:
