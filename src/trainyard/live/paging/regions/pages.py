@@ -217,13 +217,15 @@ class RegionPages:
         if is_first and len(self._progress) == 1:
             self._refuse_if_too_small(survey.found.peak_bytes)
         base = progress.trials[CHECKPOINT.name].memory
+        if survey.is_differentiable:  # such gradients would add up in another order
+            self._replays.forbid()
         progress.is_over(survey, was_replayed=bool(self._replays.recorded_calls))
         if is_replay and variant == CHECKPOINT.name and base is not None:
             if self._replays.recorded_calls and self.device.type == "cuda":
                 progress.replay_bytes = max(self._note_peak() - base.peak_bytes, 0)
             elif (CHECKPOINT, "replay") not in progress.agenda and not self._replays.recorded_calls:
                 progress.leave_out_replays(self.budget, is_useless=True)
-        progress.leave_out_replays(self.budget)
+        progress.leave_out_replays(self.budget, is_useless=not self._replays.is_allowed)
         if not progress.agenda:
             self._decide(progress, progress.learn())
 

@@ -69,6 +69,8 @@ class Survey:
         self.device, self.what, self.ended = device, what, ended
         self.found = Measures()
         self.inside = self.is_over = False
+        self.is_differentiable = False
+        """Whether the gradients of the pass have gradients of their own."""
         self.clock = clock_of(device)
         self.marks: list[tuple[Any, float, Segment | None]] = []
         self.started = 0
@@ -109,6 +111,7 @@ class Survey:
     def _backward(self, number: int, gradient: Tensor) -> None:
         if self.is_over or number in self.found.order:
             return
+        self.is_differentiable |= torch.is_grad_enabled()
         if not self.found.order:
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
         self._begin(Segment("backward", number))

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from trainyard.live.paging.regions.call_state import put_back, set_statistics_aside
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, is_to_be_computed, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
 from trainyard.live.paging.regions.replay.parts import Edge, Part, edge_of, nodes_behind, parts_of, taken_apart
-from trainyard.live.paging.regions.replay.places import Place
+from trainyard.live.paging.regions.replay.places import Place, copy_content
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom, recording
 from trainyard.live.paging.regions.replay.recorders import Recording
 from trainyard.live.paging.regions.replay.stand_ins import StandIns
@@ -140,11 +140,7 @@ class RecordedCall:
         if not self.structure.is_like(structure) or not self.conditions.hold():
             return False
         return all(
-            tensor.requires_grad is one.requires_grad
-            and tensor.dtype is one.place.dtype
-            and tensor.device == one.place.device
-            and tensor.shape == one.place.shape
-            and tensor.stride() == one.place.stride
+            tensor.requires_grad is one.requires_grad and one.place.is_like(tensor)
             for tensor, one in zip(tensors, self.inputs, strict=True)
         )
 
@@ -152,9 +148,16 @@ class RecordedCall:
         """The result of the call, by a replay."""
         inputs = [tensor for tensor, one in zip(tensors, self.inputs, strict=True) if one.requires_grad]
         leaves = [leaf for place, leaf in enumerate(inputs) for _ in range(self.parts.get(place, 1))]
-        outputs = _Replayed.apply(self, [*tensors], *leaves, *self.parameters)  # type: ignore[no-untyped-call]
+        with self._saving_inputs():
+            outputs = _Replayed.apply(self, [*tensors], *leaves, *self.parameters)  # type: ignore[no-untyped-call]
         assert self.result is not None
         return self.result.put_together(outputs)
+
+    def _saving_inputs(self) -> saved_tensors_hooks:
+        """While the node is made: it saves where its inputs come from, and what they contain is read at their places."""
+        numbers = count()
+        places = [one.place for one in self.inputs if one.requires_grad]
+        return saved_tensors_hooks(lambda _: next(numbers), lambda number: places[number].alias().clone())
 
     def replay_forward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         assert self.forward is not None
@@ -179,10 +182,7 @@ class RecordedCall:
 
     def run_backward(self, token: Token, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients of the inputs that require one, and of the parameters."""
-        if not self.passes.has_inputs_of(token, self.backward_event):
-            raise RuntimeError(
-                "a replayed block went backward already, or another pass has begun since: write replay=False to go backward twice"
-            )
+        self._check_inputs_of(token)
         if torch._C._autograd._get_current_graph_task_keep_graph():  # there may be a second backward
             return self._repeat(gradients)
         self.passes.end(token)
@@ -196,11 +196,28 @@ class RecordedCall:
             return self._repeat(gradients)
         return self._replay_backward(gradients)
 
+    def run_differentiable_backward(
+        self, token: Token, gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Gradients that have gradients, as for a penalty on them; `inputs` are those that require one.
+
+        Such gradients add up in another order than in plain training, so that later passes are not replayed.
+        """
+        self._check_inputs_of(token)
+        self.passes.give_up_after_pass("gradients have gradients of their own")
+        return self._repeat(gradients, inputs)
+
+    def _check_inputs_of(self, token: Token) -> None:
+        if not self.passes.has_inputs_of(token, self.backward_event):
+            raise RuntimeError(
+                "a replayed block went backward already, or another pass has begun since: write replay=False to go backward twice"
+            )
+
     def _is_as_recorded(self, gradients: Sequence[Tensor | None]) -> bool:
         if self.backward is None or [gradient is None for gradient in gradients] != [one is None for one in self.given]:
             return False
         return all(
-            gradient.shape == one.shape and gradient.dtype is one.dtype and not is_to_be_computed(gradient)
+            one.is_like(gradient) and not is_to_be_computed(gradient)
             for gradient, one in zip(gradients, self.given, strict=True)
             if gradient is not None and one is not None
         )
@@ -244,7 +261,7 @@ class RecordedCall:
         assert self.backward is not None
         for gradient, place in zip(gradients, self.given, strict=True):
             if gradient is not None and place is not None and not place.is_at(gradient):
-                place.alias().copy_(gradient)
+                copy_content(place.alias(), gradient)
         if self.random is not None:
             self.random.prepare()
         self.backward.replay()
@@ -252,8 +269,12 @@ class RecordedCall:
         aliases = iter(self._handed_out(self.backward, [one for one in self.gradients if isinstance(one, Place)]))
         return [next(aliases) if isinstance(one, Place) else None if one is None else gradients[one] for one in self.gradients]
 
-    def _repeat(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Gradients by an ordinary second call of the block with the inputs of forward."""
+    def _repeat(self, gradients: Sequence[Tensor | None], attached: Sequence[Tensor] | None = None) -> list[Tensor | None]:
+        """Gradients by an ordinary second call of the block with the inputs of forward.
+
+        `attached` are those that require a gradient, where the gradients are to have gradients. They and the parameters are looked
+        at through views: a parameter may also be what an input was computed from, and that is no part of the block's gradient.
+        """
         self.passes.was_repeated = True
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
@@ -262,13 +283,24 @@ class RecordedCall:
             for device, enabled, dtype in self.autocast if self.autocast != autocast_modes() else ():
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
             stack.callback(put_back, set_statistics_aside(self.block))
-            leaves = [one.place.alias().clone().requires_grad_(one.requires_grad) for one in self.inputs]
+            parameters: Sequence[Tensor] = self.parameters
+            if attached is not None:
+                parameters = stack.enter_context(self.stand_ins.views_in_place())
+            given = iter(attached or ())
+            leaves = [self._input_again(one, next(given, None) if one.requires_grad else None) for one in self.inputs]
             arguments, keywords = self.structure.put_together(leaves)
             _, outputs = take_apart(self.call(*arguments, **keywords))
         pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
-        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *self.parameters]
-        results = torch.autograd.grad([one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True)
+        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *parameters]
+        results = torch.autograd.grad(
+            [one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True, create_graph=attached is not None
+        )
         return [part for place, result in enumerate(results) for part in (result, *[None] * (self.parts.get(place, 1) - 1))]
+
+    def _input_again(self, one: Input, attached: Tensor | None) -> Tensor:
+        if attached is not None:
+            return attached.view_as(attached)
+        return one.place.alias().clone().requires_grad_(one.requires_grad)
 
     @property
     def places(self) -> list[Place]:
@@ -279,7 +311,7 @@ class RecordedCall:
         """Gives `parameter.grad` memory of its own, where it lies in that of the recording."""
         for parameter, place in zip(self.parameters, self.gradients[len(self.gradients) - len(self.parameters) :], strict=False):
             if isinstance(place, Place) and place.is_held and (gradient := parameter.grad) is not None and place.is_under(gradient):
-                parameter.grad = gradient.clone()
+                gradient.data = gradient.clone()  # somebody may hold the very tensor, as one that goes on to be the gradient
 
     def end_recording(self) -> None:
         """The recorded pass is over: what its backward has not come to is given back."""
@@ -322,17 +354,19 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: RecordedCall, tensors: list[Tensor], *leaves: Tensor) -> tuple[Tensor, ...]:
-        ctx.call, ctx.token = call, call.passes.new_token()
+        ctx.call, ctx.token = call, call.passes.new_token(call.backward_event)
         inputs = leaves[: len(leaves) - len(call.parameters)]
         ctx.keeps_gradient = [tensor.is_leaf for tensor in inputs]
         ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(tensor for tensor in tensors if tensor.requires_grad))
         outputs = call.replay_forward(tensors)
         ctx.mark_non_differentiable(*(one for one, has_one in zip(outputs, call.has_gradient, strict=True) if not has_one))
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return (None, None, *ctx.call.run_differentiable_backward(ctx.token, gradients, ctx.saved_tensors))
         results = ctx.call.run_backward(ctx.token, gradients)
         for number, keeps in enumerate(ctx.keeps_gradient):  # as its attribute `grad`, for longer than the place is its own
             if keeps and results[number] is not None:

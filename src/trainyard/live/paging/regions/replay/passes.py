@@ -1,11 +1,11 @@
 """Passes of a plan whose blocks are recorded: one pass is a rehearsal, the next is recorded, all others are replayed.
 
 Graphs share one pool of memory. In the recorded pass a graph takes what is free then: memory of tensors that nobody held any more.
-So the graphs of a pass are *events* with an order, F1 F2 ... B2 B1, and a replay is safe if it comes after the events that it came
-after when it was recorded, some of which may be left out, and if all tensors that were gone by then are gone now. Both are checked
-before each replay. A pass is not replayed at all while the graph of an earlier one waits for its backward, or somebody holds one of
-its tensors; gradients of parameters move to other memory before that, where a program did not drop them. What is not replayed is
-called; a backward whose forward was replayed calls its block once more.
+So the graphs of a pass are *events* with an order, F1 F2 ... B2 B1. A replay is safe if it comes after the events that it came
+after when it was recorded, some of which may be left out for good, and if all tensors that were gone by then are gone now. Both are
+checked before each replay. A pass is not replayed at all while the graph of an earlier one waits for its backward, or somebody
+holds one of its tensors; gradients of parameters move to other memory before that, where a program did not drop them. What is not
+replayed is called; a backward whose forward was replayed calls its block once more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -65,6 +66,7 @@ class RecordedPasses:
         self.counts: Counter[str] = Counter()
         """Calls of blocks: rehearsed, recorded, replayed, called."""
         self.why_off = ""
+        self._reason_to_end = ""
         self._names: set[tuple[str, str]] = set()
         """Regions with their variants."""
         self._attempts = self._disturbed = 0
@@ -93,6 +95,8 @@ class RecordedPasses:
 
     def _rewind(self) -> None:
         self._position, self._dead = -1, 0
+        self._to_come: list[tuple[int, int, weakref.ref[Token]]] = []
+        """A heap of the backward events of calls whose forward was replayed, with a number that makes each different."""
         self._turns: Counter[str] = Counter()
         self._filled: dict[int, tuple[weakref.ref[Tensor] | None, int]] = {}
         """By address of an input: the tensor whose content it has, and its version; None: the input is that tensor."""
@@ -129,6 +133,9 @@ class RecordedPasses:
     def begin(self) -> None:
         """Before a pass."""
         if self._is_off or not torch.is_grad_enabled():
+            return
+        if self._reason_to_end:
+            self._give_up(self._reason_to_end)
             return
         for call in self._all_calls:
             call.move_parameter_gradients()
@@ -177,6 +184,10 @@ class RecordedPasses:
         self._note_deaths()
         self.recorder.finish()
         self.mode = "replay"
+
+    def give_up_after_pass(self, why: str) -> None:
+        """Nothing is replayed from the next pass on."""
+        self._reason_to_end = why
 
     def _give_up(self, why: str) -> None:
         self.release()
@@ -272,9 +283,11 @@ class RecordedPasses:
     def is_recording(self) -> bool:
         return self.mode == "record"
 
-    def new_token(self) -> Token:
+    def new_token(self, backward_event: int) -> Token:
         token = Token(self._number)
         self._tokens.add(token)
+        if backward_event >= 0:
+            heappush(self._to_come, (backward_event, id(token), weakref.ref(token)))
         return token
 
     def end(self, token: Token) -> None:
@@ -302,9 +315,19 @@ class RecordedPasses:
     def hand_out(self, places: Sequence[Place]) -> None:
         self._watched.extend(places)
 
+    def _is_awaited_before(self, event: int) -> bool:
+        """Whether a backward is still to come that was before this event: what it needs might be overwritten."""
+        while self._to_come:
+            backward_event, _, reference = self._to_come[0]
+            token = reference()
+            if token is not None and token.number == self._number:
+                return backward_event < event
+            heappop(self._to_come)
+        return False
+
     def advance(self, event: int) -> bool:
-        """Whether a recorded event may be replayed now; if not, no later one of this pass is."""
-        if event <= self._position or self._is_plain:
+        """Whether a recorded event may be replayed now."""
+        if event <= self._position or self._is_plain or self._is_awaited_before(event):
             return False
         while self._dead < len(self._deaths) and self._deaths[self._dead].event_of_death <= event:
             place = self._deaths[self._dead]

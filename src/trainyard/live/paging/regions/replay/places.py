@@ -59,6 +59,11 @@ class Place:
         """Whether a tensor is the one that was handed out last, or a view of it."""
         return self.is_held and self._handed_out == StorageWeakRef(tensor.untyped_storage())
 
+    def is_like(self, tensor: Tensor) -> bool:
+        """Whether a tensor can be copied here as it is. One of another layout would be computed with in another order."""
+        same = tensor.shape == self.shape and tensor.stride() == self.stride
+        return same and tensor.dtype is self.dtype and tensor.device == self.device
+
     def is_at(self, tensor: Tensor) -> bool:
         return tensor.data_ptr() == self.address and tensor.stride() == self.stride and tensor.shape == self.shape
 

@@ -29,6 +29,11 @@ class Replays:
         self._hook = self.model.register_forward_hook(lambda model, arguments, result: passes.forward_ended(result))
         return passes
 
+    def forbid(self) -> None:
+        """Nothing is recorded from now on."""
+        self.is_allowed = False
+        self.close()
+
     def close(self) -> None:
         """Gives all memory of recordings back."""
         if self.passes is not None and self._hook is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class StandIns:
@@ -29,23 +29,34 @@ class StandIns:
     def __init__(self, block: nn.Module) -> None:
         self.parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
         self.leaves = [_stand_in(parameter) for parameter in self.parameters]
-        leaves = {id(parameter): leaf for parameter, leaf in zip(self.parameters, self.leaves, strict=True)}
-        self._slots: list[tuple[dict[str, Any], str, nn.Parameter, nn.Parameter]] = [
-            (module._parameters, name, parameter, leaves[id(parameter)])
+        self._slots: list[tuple[dict[str, Any], str, nn.Parameter]] = [
+            (module._parameters, name, parameter)
             for module in block.modules()
             for name, parameter in module._parameters.items()
-            if parameter is not None and id(parameter) in leaves
+            if parameter is not None and parameter.requires_grad
         ]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The modules of the block have the stand-ins."""
-        for holder, name, _, leaf in self._slots:
-            holder[name] = leaf
+        with self._replaced({id(parameter): leaf for parameter, leaf in zip(self.parameters, self.leaves, strict=True)}):
+            yield
+
+    @contextmanager
+    def views_in_place(self) -> Iterator[list[Tensor]]:
+        """The modules of the block have views of their parameters, in the order of these."""
+        views = [parameter.view_as(parameter) for parameter in self.parameters]
+        with self._replaced({id(parameter): view for parameter, view in zip(self.parameters, views, strict=True)}):
+            yield views
+
+    @contextmanager
+    def _replaced(self, tensors: dict[int, Tensor]) -> Iterator[None]:
+        for holder, name, parameter in self._slots:
+            holder[name] = tensors[id(parameter)]
         try:
             yield
         finally:
-            for holder, name, parameter, _ in self._slots:
+            for holder, name, parameter in self._slots:
                 holder[name] = parameter
 
 
