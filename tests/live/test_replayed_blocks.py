@@ -107,9 +107,6 @@ def clip(trainer: Trainer) -> None:
 
 
 def autocast(trainer: Trainer) -> None:
-    """Each layer once: what two calls share of a cast weight, plain training adds up before it is cast back."""
-    assert isinstance(trainer.model, Stack)
-    trainer.model.order = [0, 1, 2]
     for number in range(8):
         with torch.autocast(trainer.device.type, torch.bfloat16, enabled=number != 5):
             loss = trainer.loss()
@@ -491,6 +488,79 @@ def test_gradients_of_results_that_go_to_several_places_are_summed_as_in_plain_t
     assert passes.counts["replayed"] == 4 * 4
     in_parts = {rehearsal.in_parts for rehearsal in passes.rehearsals.values()}
     assert in_parts == {frozenset() if first else frozenset({0})}
+
+
+class Twice(nn.Module):
+    """Uses its weight twice, and its input three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.5 * torch.tanh(self.mix(torch.tanh(self.mix(self.norm(x))) + x))
+
+
+class Shared(nn.Module):
+    """Layers that are called several times, and share a weight with others."""
+
+    def __init__(self, kind: type[nn.Module], order: list[int], *, tied: bool) -> None:
+        super().__init__()
+        self.embed, self.layers, self.last = nn.Linear(4, WIDTH), nn.ModuleList(kind() for _ in range(3)), nn.Linear(WIDTH, 2)
+        self.order = order
+        if tied:
+            self.layers[2].mix = self.layers[0].mix
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for number in self.order:
+            x = self.layers[number](x)
+        return self.last(x)
+
+
+class Once(Twice):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.mix(self.norm(x)))
+
+
+CASTS = "uses weights that autocast has cast more than once"
+OF_OTHERS = "uses a tensor that it is not called with"
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "tied", "expected"),
+    [
+        (Once, [0, 1, 2], False, set()),
+        (Once, [0, 1, 2, 2, 0], False, {CASTS}),
+        (Once, [0, 1, 2], True, {CASTS, OF_OTHERS}),
+        (Twice, [0, 1, 2], False, {CASTS}),
+        (Twice, [0, 1, 2, 0, 1], False, {CASTS}),
+        (Twice, [0, 1, 1, 2], True, {CASTS, OF_OTHERS}),
+    ],
+    ids=["once", "called twice", "tied", "used twice", "used and called twice", "used twice and tied"],
+)
+@pytest.mark.parametrize("is_cast", [False, True])
+def test_weights_that_are_used_several_times(
+    kind: type[nn.Module], order: list[int], tied: bool, expected: set[str], is_cast: bool, device: torch.device, variant: str
+) -> None:
+    """What autocast has cast for several uses is not replayed, and every gradient is that of plain training."""
+
+    def make(device: torch.device) -> nn.Module:
+        torch.manual_seed(0)
+        return Shared(kind, order, tied=tied).to(device)
+
+    def loop(trainer: Trainer) -> None:
+        for _ in range(7):
+            trainer.optimizer.zero_grad()
+            with torch.autocast(trainer.device.type, torch.bfloat16, enabled=is_cast):
+                loss = trainer.loss()
+            loss.backward()
+            trainer.collect()
+            trainer.optimizer.step()
+
+    passes = compare(loop, device, variant, make)
+    assert obstacles(passes) == (expected if is_cast else set())
+    assert passes.counts["replayed"] >= (0 if is_cast and expected else len(order) * 4)
 
 
 def test_inputs_with_a_gradient(device: torch.device, variant: str) -> None:

@@ -80,8 +80,10 @@ class RecordedCall:
         self.autocast = autocast_modes()
         self.stand_ins = StandIns(block)
         self.parameters = self.stand_ins.parameters
+        self.leaves_of_parameters: list[Tensor] = []
+        """Each as often as its gradient has parts."""
         self.in_parts = in_parts
-        """Inputs whose gradients are returned part by part."""
+        """Inputs, and parameters after them, whose gradients are returned part by part."""
         self.parts: dict[int, int] = {}
         """How many parts there are, by the number of the leaf: of the inputs that require a gradient, then of the parameters."""
         self.inputs: list[Input] = []
@@ -126,10 +128,12 @@ class RecordedCall:
         edges = [edge_of(output) for output in outputs if output.requires_grad]
         differentiable = [number for number, leaf in enumerate(leaves) if leaf.requires_grad]
         wanted = [*(leaves[number] for number in differentiable), *self.stand_ins.leaves]
-        in_parts = [place for place, number in enumerate(differentiable) if number in self.in_parts]
+        numbers = [*differentiable, *range(len(leaves), len(leaves) + len(self.parameters))]
+        in_parts = [place for place, number in enumerate(numbers) if number in self.in_parts]
         of_parts = {place: parts_of(edges, edge_of(wanted[place])) for place in in_parts}
         self._differentiable = _Differentiable(edges, wanted, of_parts, leaves)
         self.parts = {place: len(parts) for place, parts in of_parts.items()}
+        self.leaves_of_parameters = self._part_by_part(self.parameters, len(differentiable))
         behind = {id(node.variable) for node in nodes_behind(edges) if hasattr(node, "variable")}
         if not self.outputs and not behind <= {id(leaf) for leaf in wanted}:
             raise NotPlain("a gradient of something that it keeps elsewhere")
@@ -147,11 +151,15 @@ class RecordedCall:
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """The result of the call, by a replay."""
         inputs = [tensor for tensor, one in zip(tensors, self.inputs, strict=True) if one.requires_grad]
-        leaves = [leaf for place, leaf in enumerate(inputs) for _ in range(self.parts.get(place, 1))]
+        leaves = self._part_by_part(inputs)
         with self._saving_inputs():
-            outputs = _Replayed.apply(self, [*tensors], *leaves, *self.parameters)  # type: ignore[no-untyped-call]
+            outputs = _Replayed.apply(self, [*tensors], *leaves, *self.leaves_of_parameters)  # type: ignore[no-untyped-call]
         assert self.result is not None
         return self.result.put_together(outputs)
+
+    def _part_by_part(self, leaves: Sequence[Tensor], first: int = 0) -> list[Tensor]:
+        """Each leaf as often as its gradient has parts; `first` is the number of the first of them."""
+        return [leaf for number, leaf in enumerate(leaves, first) for _ in range(self.parts.get(number, 1))]
 
     def _saving_inputs(self) -> saved_tensors_hooks:
         """While the node is made: it saves where its inputs come from, and what they contain is read at their places."""
@@ -246,16 +254,20 @@ class RecordedCall:
         pairs = [(GradientEdge(*edge), gradient) for edge, gradient in zip(edges, of_edges, strict=True) if gradient is not None]
         with taken_apart([*parts.values()]) as found:
             results = torch.autograd.grad([edge for edge, _ in pairs], leaves, [one for _, one in pairs], allow_unused=True)
-        in_parts = dict(zip(parts, found, strict=True))
-        every: list[tuple[Tensor | None, Tensor]] = []
-        for place, (result, leaf) in enumerate(zip(results, leaves, strict=True)):
-            several = in_parts.get(place, [result])
-            missing = [None] * (self.parts.get(place, 1) - len(several))
-            every += [(part, leaf) for part in (*several, *missing)]
+        in_parts = self._in_parts(results, dict(zip(parts, found, strict=True)))
+        every = [*zip(in_parts, self._part_by_part(leaves), strict=True)]
         passed_on = [None if isinstance(leaf, nn.Parameter) else _number_of(result, gradients) for result, leaf in every]
         self.gradients = [*passed_on]
         left = [(result if number is None else None, leaf) for number, (result, leaf) in zip(passed_on, every, strict=True)]
         return _apart(left, [one for _, one in pairs])
+
+    def _in_parts(self, results: Sequence[Tensor | None], found: dict[int, list[Tensor | None]]) -> list[Tensor | None]:
+        """Gradients, those that were taken apart in their place part by part; parts that backward did not come to are None."""
+        every: list[Tensor | None] = []
+        for place, result in enumerate(results):
+            several = found.get(place, [result])
+            every += [*several, *[None] * (self.parts.get(place, 1) - len(several))]
+        return every
 
     def _replay_backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         assert self.backward is not None
@@ -292,10 +304,13 @@ class RecordedCall:
             _, outputs = take_apart(self.call(*arguments, **keywords))
         pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
         wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *parameters]
-        results = torch.autograd.grad(
-            [one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True, create_graph=attached is not None
-        )
-        return [part for place, result in enumerate(results) for part in (result, *[None] * (self.parts.get(place, 1) - 1))]
+        edges = [edge_of(output) for output, _ in pairs]
+        parts = {place: parts_of(edges, edge_of(wanted[place])) for place in (self.parts if attached is None else ())}
+        with taken_apart([*parts.values()]) as found:
+            results = torch.autograd.grad(
+                [one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True, create_graph=attached is not None
+            )
+        return self._in_parts(results, dict(zip(parts, found, strict=True)))
 
     def _input_again(self, one: Input, attached: Tensor | None) -> Tensor:
         if attached is not None:
@@ -309,7 +324,8 @@ class RecordedCall:
 
     def move_parameter_gradients(self) -> None:
         """Gives `parameter.grad` memory of its own, where it lies in that of the recording."""
-        for parameter, place in zip(self.parameters, self.gradients[len(self.gradients) - len(self.parameters) :], strict=False):
+        parameters = self.leaves_of_parameters
+        for parameter, place in zip(parameters, self.gradients[len(self.gradients) - len(parameters) :], strict=False):
             if isinstance(place, Place) and place.is_held and (gradient := parameter.grad) is not None and place.is_under(gradient):
                 gradient.data = gradient.clone()  # somebody may hold the very tensor, as one that goes on to be the gradient
 
@@ -355,7 +371,7 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: RecordedCall, tensors: list[Tensor], *leaves: Tensor) -> tuple[Tensor, ...]:
         ctx.call, ctx.token = call, call.passes.new_token(call.backward_event)
-        inputs = leaves[: len(leaves) - len(call.parameters)]
+        inputs = leaves[: len(leaves) - len(call.leaves_of_parameters)]
         ctx.keeps_gradient = [tensor.is_leaf for tensor in inputs]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*(tensor for tensor in tensors if tensor.requires_grad))

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainyard.live.paging.blocks import leaves
 from trainyard.live.paging.compiled_code import uncompiled
 from trainyard.live.paging.regions.finding import Region
-from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
+from trainyard.live.paging.regions.replay.conditions import Conditions
 from trainyard.live.paging.signature import tensors_of
 
 Call = Callable[..., Any]
@@ -52,7 +52,7 @@ class Fingerprints:
                 return call(*arguments, **keywords)
             found = self._found.setdefault(region.name, [])
             watch = _Watch(region, (arguments, keywords), found[-1].conditions if found else None)
-            with uncompiled(), without_kept_casts(), watch:
+            with uncompiled(), watch:
                 result = call(*arguments, **keywords)
             found.append(watch.ended(is_last=len(found) + 1 == WATCHED))
             return result

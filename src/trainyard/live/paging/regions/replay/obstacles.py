@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from trainyard.live.paging.regions.call_state import writes_state
 from trainyard.live.paging.regions.replay.arguments import NotPlain, take_apart
-from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
-from trainyard.live.paging.regions.replay.parts import Input, edge_of, parts_of
+from trainyard.live.paging.regions.replay.conditions import Conditions
+from trainyard.live.paging.regions.replay.parts import Leaf, edge_of, leaves_in_parts
+from trainyard.live.paging.regions.replay.stand_ins import trained
 
 _SYNCHRONIZES = "called a synchronizing CUDA operation"
 _OTHER_GRAPHS = ("CheckpointFunctionBackward",)
@@ -36,15 +37,15 @@ class Rehearsal:
     draws_random_numbers: bool = False
     """Of the device's generator."""
     in_parts: frozenset[int] = frozenset()
-    """Inputs whose gradients are returned part by part (see `parts`)."""
+    """Inputs, and parameters after them, whose gradients are returned part by part (see `parts`)."""
 
 
-def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: torch.device) -> tuple[Any, Rehearsal, list[Input]]:
-    """The result of a call, what is known of the block after it, and inputs whose gradients have several parts inside."""
+def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: torch.device) -> tuple[Any, Rehearsal, list[Leaf]]:
+    """The result of a call, what is known of the block after it, and leaves whose gradients have several parts inside."""
     before, conditions = _RandomStates(device), Conditions(block)
     number = _sequence_number()
     versions = _versions(arguments)
-    with _waiting_for_device(device) as waits, without_kept_casts():
+    with _waiting_for_device(device) as waits:
         result = call()
     host, on_device = before.changes()
     obstacle = (
@@ -56,15 +57,12 @@ def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: 
         or ("changes its input in place" if versions != _versions(arguments) else None)
         or _of_graph(block, arguments, result, number)
     )
-    return result, Rehearsal(obstacle, on_device), [] if obstacle else _in_several_parts(arguments, result)
+    return result, Rehearsal(obstacle, on_device), [] if obstacle else _in_several_parts(block, arguments, result)
 
 
-def _in_several_parts(arguments: Any, result: Any) -> list[Input]:
+def _in_several_parts(block: nn.Module, arguments: Any, result: Any) -> list[Leaf]:
     inputs, outputs = (take_apart(values)[1] for values in (arguments, result))
-    edges = [edge_of(output) for output in outputs if output.requires_grad]
-    last = _sequence_number()
-    of_inputs = [(number, edge_of(tensor)) for number, tensor in enumerate(inputs) if tensor.requires_grad]
-    return [Input(number, edge, last) for number, edge in of_inputs if len(parts_of(edges, edge)) > 1]
+    return leaves_in_parts(inputs, trained(block), outputs, _sequence_number())
 
 
 def _of_values(values: Any, verb: str, device: torch.device) -> str | None:

@@ -27,8 +27,7 @@ from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, take_apart
 from trainyard.live.paging.regions.replay.calls import Call, Input, RecordedCall, Token
 from trainyard.live.paging.regions.replay.obstacles import Rehearsal, rehearse
-from trainyard.live.paging.regions.replay.parts import Input as InSeveralParts
-from trainyard.live.paging.regions.replay.parts import used_later
+from trainyard.live.paging.regions.replay.parts import CAST, Leaf, used_later
 from trainyard.live.paging.regions.replay.places import Place, copy_content, empty_twin
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom
 from trainyard.live.paging.regions.replay.recorders import Recorder, recorder_for
@@ -76,8 +75,8 @@ class RecordedPasses:
         self._number = 0
         self._is_plain = True
         self._stream: Any = None
-        self._in_several_parts: dict[tuple[str, str], list[InSeveralParts]] = {}
-        """Inputs of calls that were rehearsed in this pass, by region and variant."""
+        self._in_several_parts: dict[tuple[str, str], list[Leaf]] = {}
+        """Of calls that were rehearsed in this pass, by region and variant."""
         self._forget()
 
     def _forget(self) -> None:
@@ -206,8 +205,10 @@ class RecordedPasses:
         """After the model's forward, with what it returns."""
         if self._in_several_parts and torch.is_grad_enabled():
             tensors = tensors_of(result)
-            for key, inputs in self._in_several_parts.items():
-                self.rehearsals[key] = replace(self.rehearsals[key], in_parts=used_later(inputs, tensors))
+            for key, leaves in self._in_several_parts.items():
+                in_parts = used_later(leaves, tensors)
+                obstacle = "uses weights that autocast has cast more than once" if CAST in in_parts else None
+                self.rehearsals[key] = replace(self.rehearsals[key], obstacle=obstacle, in_parts=in_parts)
             self._in_several_parts.clear()
 
     # -- calls of blocks
@@ -233,9 +234,9 @@ class RecordedPasses:
         if key not in self.rehearsals:
             self.counts["rehearsed"] += 1
             ordinary = partial(call, *arguments, **keywords)
-            result, self.rehearsals[key], inputs = rehearse(region.module, ordinary, (arguments, keywords), self.device)
-            if inputs:
-                self._in_several_parts[key] = inputs
+            result, self.rehearsals[key], in_several_parts = rehearse(region.module, ordinary, (arguments, keywords), self.device)
+            if in_several_parts:
+                self._in_several_parts[key] = in_several_parts
             return result
         recorded = None
         with suppress(NotPlain):

@@ -27,7 +27,7 @@ class StandIns:
     """
 
     def __init__(self, block: nn.Module) -> None:
-        self.parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
+        self.parameters = trained(block)
         self.leaves = [_stand_in(parameter) for parameter in self.parameters]
         self._slots: list[tuple[dict[str, Any], str, nn.Parameter]] = [
             (module._parameters, name, parameter)
@@ -58,6 +58,11 @@ class StandIns:
         finally:
             for holder, name, parameter in self._slots:
                 holder[name] = parameter
+
+
+def trained(block: nn.Module) -> list[nn.Parameter]:
+    """The parameters that get gradients."""
+    return [parameter for parameter in block.parameters() if parameter.requires_grad]
 
 
 def _stand_in(parameter: nn.Parameter) -> nn.Parameter:
