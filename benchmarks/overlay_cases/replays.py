@@ -34,6 +34,11 @@ def replayed(data: Row) -> list[str]:
             "`torch.cuda.max_memory_allocated` does not show. It counts towards the budget and is part of every peak here. An *r* "
             "marks what was replayed."
         ),
+        *wrapped(
+            "Results lie in memory that the next step writes to. What a loop still holds then, as `outputs` of the step before, "
+            "moves to other memory first. Where that cannot be done, as for a view (`logits[:, -1]`), one to three steps "
+            "are not replayed, and copies are handed out from then on."
+        ),
         *comparison(data["replayed"]),
         *wrapped(
             "These are measurements of two GPU runs, ConvNeXt with all alternatives. Of ViT there was time for one row, of "
@@ -48,8 +53,9 @@ def replayed(data: Row) -> list[str]:
         *wrapped(
             "A test on a GPU that another program kept busy found wrong gradients in the step in which calls are recorded: before "
             "a recording torch writes an offset of random numbers on the recording stream, and if that is late, it comes after the "
-            "replay's own. A recording waits for its stream now, and a test holds the stream up on purpose; that test was written "
-            "after the last GPU run and has not run on one."
+            "replay's own. A recording waits for its stream now, and a test holds the stream up on purpose. That test and later "
+            "changes (what a block looks up is compared before each replay, weights used several times, results that a loop "
+            "holds) were written after the last GPU run: they have run with the twin alone."
         ),
     ]
 

@@ -6,6 +6,7 @@ On the CPU the twin of CUDA graphs runs; on a GPU the same tests run with graphs
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -126,6 +127,27 @@ def test_compiled_blocks_and_models_are_replayed(winner: Rival, device: torch.de
         assert pages.whole_share == (1.0 if winner == WHOLE_REPLAYED else None)
         assert pages.replayed_calls == (1 if winner == WHOLE_REPLAYED else 2)
     assert "forward" not in model.__dict__
+
+
+@pytest.mark.parametrize("holds_views", [False, True])
+def test_a_loop_that_holds_results_has_them_replayed(holds_views: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block's result is the model's, and all of them are kept."""
+    fastest(monkeypatch, "replayed")
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0) for _ in range(3)))
+    x, kept, counts = torch.randn(2, 3, 8), list[Tensor](), list[int]()
+    expected = model(x)
+    with overlay(model) as pages:
+        for _ in range(60):
+            model.zero_grad()
+            result = model(x)
+            result.square().mean().backward()
+            kept.append(result[:, 0].detach() if holds_views else result)
+            if pages.is_settled and pages._replays.passes is not None:
+                counts.append(pages._replays.passes.counts["replayed"])
+    assert all(torch.equal(one, expected[:, 0] if holds_views else expected) for one in kept)  # the weights stay what they are
+    assert len(counts) > 20
+    assert [later - one for one, later in pairwise(counts[4:])] == [3] * (len(counts) - 5)
 
 
 def test_signatures_in_turn_are_not_recorded_until_one_stays(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

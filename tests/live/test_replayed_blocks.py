@@ -23,6 +23,7 @@ from trainyard.live.paging.regions.replay import passes as passes_module
 from trainyard.live.paging.regions.replay.obstacles import Rehearsal
 from trainyard.live.paging.regions.replay.passes import DISTURBED
 from trainyard.live.paging.regions.variants import Entry
+from trainyard.live.paging.signature import tensors_of
 
 ON_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")])
 Loop = Callable[[Trainer], None]
@@ -186,7 +187,7 @@ def test_gradients_that_a_loop_keeps_are_not_overwritten(device: torch.device, v
             kept.append([parameter.grad for parameter in trainer.model.parameters()])
         trainer.collected += [gradient for gradients in kept for gradient in gradients if gradient is not None]
 
-    compare(loop, device, variant)
+    assert compare(loop, device, variant).counts["replayed"] == 4 * 2  # the third pass teaches, the fourth is recorded once more
 
 
 def test_gradients_that_a_loop_holds_while_more_is_added_to_them(device: torch.device, variant: str) -> None:
@@ -216,7 +217,7 @@ def test_hidden_states_that_a_loop_keeps_are_not_overwritten(device: torch.devic
         trainer.steps(6)
         trainer.collected += kept
 
-    compare(loop, device, variant)
+    assert compare(loop, device, variant).counts["replayed"] == 4 * 2
 
 
 def test_hidden_states_that_are_kept_in_one_pass_only(device: torch.device, variant: str) -> None:
@@ -599,6 +600,113 @@ def test_a_block_whose_input_is_a_leaf_keeps_its_gradient(device: torch.device, 
     assert compare(loop, device, variant, make, shape=(3, 4, 8)).counts["replayed"] == 2 * 4
 
 
+class Ending(nn.Module):
+    """What its last block returns is its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def ending(device: torch.device) -> nn.Module:
+    torch.manual_seed(0)
+    return Ending().to(device)
+
+
+HELD: dict[str, Callable[[Tensor, list[Any]], Any]] = {
+    "by name": lambda result, held: result,
+    "in a dictionary": lambda result, held: {"logits": result, "loss": result.mean()},
+    "all of them": lambda result, held: [*held, result],
+    "detached": lambda result, held: result.detach(),
+    "a view": lambda result, held: result[:, -1],
+    "all views": lambda result, held: [*held, result.detach()[0]],
+    "as numbers": lambda result, held: result.argmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_results_that_a_loop_holds_while_the_next_pass_runs(name: str, device: torch.device, variant: str) -> None:
+    """A loop at the level of a script holds what it has named.
+
+    At most one pass is not replayed, the first that is in the way, or three, where what that one returned is held for good.
+    """
+
+    def loop(trainer: Trainer) -> None:
+        held: Any = []
+        seen: list[Any] = []
+        for _ in range(12):
+            trainer.optimizer.zero_grad()
+            result = trainer.model(trainer.batch())
+            loss = result.float().square().mean()
+            loss.backward()
+            trainer.collected += [one.detach().clone() for one in tensors_of((held, result))]
+            held = HELD[name](result, held)
+            seen.append(loss.detach())
+            trainer.collect()
+            trainer.optimizer.step()
+            if name != "by name":
+                del result
+        trainer.collected += [one.detach().clone() for one in tensors_of((held, seen))]
+
+    passes = compare(loop, device, variant, ending, shape=(3, 4, 8))
+    lost = {"detached": 1, "a view": 1, "all views": 2}.get(name, 0)
+    assert passes.counts["replayed"] == 3 * (10 - lost)
+    assert not passes_module._HELD
+
+
+def test_a_result_that_is_one_number_is_handed_out_as_a_copy(device: torch.device) -> None:
+    """So that whoever keeps all losses, detached, does not keep memory of recordings."""
+
+    def loop(trainer: Trainer) -> None:
+        model = trainer.model
+        assert isinstance(model, Stack)
+        for layer in model.layers:  # the second result, a mean
+            layer.register_forward_hook(lambda module, arguments, results: trainer.collected.append(results[1][...]))
+        trainer.steps(6)
+
+    passes = compare(loop, device, "keep")
+    assert passes.counts["replayed"] == 4 * 4
+
+
+def test_a_result_that_is_held_does_not_keep_the_memory_of_recordings(device: torch.device) -> None:
+    trainer = Trainer(ending(device), device, (3, 4, 8))
+    with replayed(trainer.model, device) as passes:
+        for _ in range(4):
+            result = trainer.model(trainer.batch())
+            result.square().mean().backward()
+        assert passes.counts["replayed"] == 2 * 3
+        expected = result.detach().clone()
+    assert not passes_module._HELD
+    assert torch.equal(result, expected)
+
+
+def test_a_gradient_that_is_kept_is_not_overwritten_by_the_one_that_is_passed_on(device: torch.device, variant: str) -> None:
+    """A hook that was not there when the pass was recorded keeps what it gets and returns something else."""
+
+    def loop(trainer: Trainer) -> None:
+        kept: list[Tensor] = []
+        model = trainer.model
+        assert isinstance(model, Stack)
+
+        def double(gradient: Tensor) -> Tensor:
+            kept.append(gradient)
+            return 2 * gradient
+
+        trainer.steps(4)
+        model.watch = lambda turn, hidden: hidden.register_hook(double)
+        trainer.steps(4)
+        model.watch = lambda turn, hidden: None
+        trainer.steps(2)
+        trainer.collected += kept
+
+    compare(loop, device, variant)
+
+
 def raise_dropout(model: Stack) -> None:
     model.layers[1].dropout.p = 0.7  # type: ignore[union-attr]
 
@@ -926,7 +1034,9 @@ def test_gradients_of_complex_tensors(kind: type[Turning], least: int, device: t
         assert passes.why_off == "no pass could be recorded" or obstacles(passes)
 
 
-ACTIONS = ("step", "accumulate", "hold", "drop", "skip", "forward only", "eval", "keep gradients", "other shape", "watch")
+ACTIONS = (
+    "step", "accumulate", "hold", "drop", "skip", "forward only", "eval", "keep gradients", "other shape", "watch", "keep views",
+)  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None)
@@ -938,6 +1048,9 @@ def test_any_sequence_of_actions(actions: list[str], variant: str) -> None:
 
         def hold(turn: int, hidden: Tensor) -> None:
             held.append(hidden)
+
+        def hold_views(turn: int, hidden: Tensor) -> None:
+            held.append(hidden.detach()[1:])
 
         trainer.steps(2)
         for action in actions:
@@ -959,7 +1072,7 @@ def test_any_sequence_of_actions(actions: list[str], variant: str) -> None:
                 held += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
             else:
                 model.skipped = {1} if action == "skip" else set()
-                model.watch = hold if action == "watch" else (lambda turn, hidden: None)
+                model.watch = {"watch": hold, "keep views": hold_views}.get(action, lambda turn, hidden: None)
                 trainer.step(trainer.batch((3, 4)) if action == "other shape" else None)
         trainer.collected += [one.detach() for one in held]
 

@@ -219,9 +219,9 @@ class RegionPages:
         base = progress.trials[CHECKPOINT.name].memory
         if survey.is_differentiable:  # such gradients would add up in another order
             self._replays.forbid()
-        progress.is_over(survey, was_replayed=bool(self._replays.recorded_calls))
+        progress.is_over(survey, was_replayed=self._replays.is_replayed)
         if is_replay and variant == CHECKPOINT.name and base is not None:
-            if self._replays.recorded_calls and self.device.type == "cuda":
+            if self._replays.is_replayed and self.device.type == "cuda":
                 progress.replay_bytes = max(self._note_peak() - base.peak_bytes, 0)
             elif (CHECKPOINT, "replay") not in progress.agenda and not self._replays.recorded_calls:
                 progress.leave_out_replays(self.budget, is_useless=True)

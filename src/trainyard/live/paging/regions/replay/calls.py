@@ -20,25 +20,30 @@ from trainyard.live.paging.regions.call_state import put_back, set_statistics_as
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, is_to_be_computed, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
 from trainyard.live.paging.regions.replay.parts import Edge, Part, edge_of, nodes_behind, parts_of, taken_apart
-from trainyard.live.paging.regions.replay.places import Place, copy_content
+from trainyard.live.paging.regions.replay.places import Place, copy_content, copy_of
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom, recording
 from trainyard.live.paging.regions.replay.recorders import Recording
 from trainyard.live.paging.regions.replay.stand_ins import StandIns
 from trainyard.live.paging.signature import autocast_modes
 
 if TYPE_CHECKING:
+    from trainyard.live.paging.regions.replay.obstacles import Rehearsal
     from trainyard.live.paging.regions.replay.passes import RecordedPasses
 
 Call = Callable[..., Any]
 
 
 class Input(NamedTuple):
-    """A tensor that the block is called with."""
+    """A tensor that the block is called with, or a gradient that its backward is given."""
 
     place: Place
-    requires_grad: bool
-    source: Place | None = None
+    source: Place | None
     """The result of another recorded call that it was, or was a view of."""
+    requires_grad: bool = False
+
+    def can_be_filled_with(self, tensor: Tensor) -> bool:
+        """Whether the content of a tensor can be here without taking the place from somebody who holds it."""
+        return self.place.is_at(tensor) or self.source is None or not self.source.is_held
 
 
 class Token:
@@ -72,7 +77,7 @@ class RecordedCall:
         call: Call,
         structure: Structure,
         random: CallRandom | None,
-        in_parts: frozenset[int] = frozenset(),
+        rehearsal: Rehearsal,
     ) -> None:
         self.passes, self.block, self.call, self.structure, self.random = passes, block, call, structure, random
         self.recorder = passes.recorder
@@ -82,8 +87,7 @@ class RecordedCall:
         self.parameters = self.stand_ins.parameters
         self.leaves_of_parameters: list[Tensor] = []
         """Each as often as its gradient has parts."""
-        self.in_parts = in_parts
-        """Inputs, and parameters after them, whose gradients are returned part by part."""
+        self.rehearsal = rehearsal
         self.parts: dict[int, int] = {}
         """How many parts there are, by the number of the leaf: of the inputs that require a gradient, then of the parameters."""
         self.inputs: list[Input] = []
@@ -95,7 +99,7 @@ class RecordedCall:
         self.forward_event = -1
         self.backward: Recording | None = None
         self.backward_event = -1
-        self.given: list[Place | None] = []
+        self.given: list[Input | None] = []
         """Gradients of the outputs; None: that output got none."""
         self.gradients: list[Place | int | None] = []
         """Of the inputs that require one, with their parts, and of the parameters. A number: the gradient of that output."""
@@ -106,7 +110,7 @@ class RecordedCall:
     def record_forward(self, tensors: Sequence[Tensor]) -> None:
         def forward() -> list[Tensor]:
             found = [self.passes.input_for(tensor) for tensor in tensors]
-            self.inputs = [Input(Place(one), old.requires_grad, source) for (one, source), old in zip(found, tensors, strict=True)]
+            self.inputs = [Input(Place(one), source, old.requires_grad) for (one, source), old in zip(found, tensors, strict=True)]
             with self.stand_ins.in_place(), without_kept_casts():
                 return self._compute([one for one, _ in found])
 
@@ -114,7 +118,8 @@ class RecordedCall:
             self.random.note()
         with recording(self.random):
             self.forward = self.recorder.record(forward)
-        self.outputs = [Place(output) for output in self.forward.results if output is not None]
+        results = enumerate(self.forward.results)
+        self.outputs = [Place(output, number in self.rehearsal.copied) for number, output in results if output is not None]
 
     def _compute(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         leaves = [tensor.detach().requires_grad_(one.requires_grad) for tensor, one in zip(tensors, self.inputs, strict=True)]
@@ -129,7 +134,7 @@ class RecordedCall:
         differentiable = [number for number, leaf in enumerate(leaves) if leaf.requires_grad]
         wanted = [*(leaves[number] for number in differentiable), *self.stand_ins.leaves]
         numbers = [*differentiable, *range(len(leaves), len(leaves) + len(self.parameters))]
-        in_parts = [place for place, number in enumerate(numbers) if number in self.in_parts]
+        in_parts = [place for place, number in enumerate(numbers) if number in self.rehearsal.in_parts]
         of_parts = {place: parts_of(edges, edge_of(wanted[place])) for place in in_parts}
         self._differentiable = _Differentiable(edges, wanted, of_parts, leaves)
         self.parts = {place: len(parts) for place, parts in of_parts.items()}
@@ -154,6 +159,8 @@ class RecordedCall:
         leaves = self._part_by_part(inputs)
         with self._saving_inputs():
             outputs = _Replayed.apply(self, [*tensors], *leaves, *self.leaves_of_parameters)  # type: ignore[no-untyped-call]
+        for place, output in zip(self.outputs, outputs, strict=True):
+            place.given_to_program(output)
         assert self.result is not None
         return self.result.put_together(outputs)
 
@@ -177,14 +184,15 @@ class RecordedCall:
         return self._handed_out(self.forward, self.outputs)
 
     def _handed_out(self, recorded: Recording, places: Sequence[Place]) -> list[Tensor]:
-        """Tensors at these places: the results themselves after they were recorded, aliases afterwards."""
+        """Tensors at these places: the results themselves after they were recorded, aliases afterwards; or copies."""
         results = [result for result in recorded.results if result is not None]
         recorded.results.clear()
-        if not results:
-            return [place.alias() for place in places]
-        aliases = [place.first_alias(one) for place, one in zip(places, results, strict=True)]
-        self.passes.hand_out(places)
-        return aliases
+        if results:
+            aliases = [place.first_alias(one) for place, one in zip(places, results, strict=True)]
+            self.passes.hand_out(places)
+        else:
+            aliases = [place.alias() for place in places]
+        return [copy_of(one) if place.gives_copies else one for place, one in zip(places, aliases, strict=True)]
 
     # -- backward
 
@@ -225,7 +233,7 @@ class RecordedCall:
         if self.backward is None or [gradient is None for gradient in gradients] != [one is None for one in self.given]:
             return False
         return all(
-            one.is_like(gradient) and not is_to_be_computed(gradient)
+            one.place.is_like(gradient) and not is_to_be_computed(gradient) and one.can_be_filled_with(gradient)
             for gradient, one in zip(gradients, self.given, strict=True)
             if gradient is not None and one is not None
         )
@@ -234,17 +242,17 @@ class RecordedCall:
         def backward() -> Sequence[Tensor | None]:
             if any(gradient is not None and is_to_be_computed(gradient) for gradient in gradients):
                 raise NotPlain("is given a conjugate that is not computed yet")
-            here = [None if gradient is None else self.passes.input_for(gradient)[0] for gradient in gradients]
-            self.given = [None if one is None else Place(one) for one in here]
+            found = [None if gradient is None else self.passes.input_for(gradient) for gradient in gradients]
+            self.given = [None if pair is None else Input(Place(pair[0]), pair[1]) for pair in found]
             with self.stand_ins.in_place(), without_kept_casts():
-                return self._differentiate(here)
+                return self._differentiate([pair and pair[0] for pair in found])
 
         self.backward_event = self.passes.next_event()
         self.backward = self.recorder.record(backward, self.random)
         self._differentiable = None
         for number, one in enumerate(self.backward.results):
             if one is not None:
-                self.gradients[number] = Place(one)
+                self.gradients[number] = Place(one, number + len(self.outputs) in self.rehearsal.copied)
 
     def _differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients that are not passed on as they came; `gradients` says which ones are."""
@@ -271,9 +279,9 @@ class RecordedCall:
 
     def _replay_backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         assert self.backward is not None
-        for gradient, place in zip(gradients, self.given, strict=True):
-            if gradient is not None and place is not None and not place.is_at(gradient):
-                copy_content(place.alias(), gradient)
+        for gradient, one in zip(gradients, self.given, strict=True):
+            if gradient is not None and one is not None and not one.place.is_at(gradient):
+                copy_content(one.place.alias(), gradient)
         if self.random is not None:
             self.random.prepare()
         self.backward.replay()
@@ -328,6 +336,13 @@ class RecordedCall:
         for parameter, place in zip(parameters, self.gradients[len(self.gradients) - len(parameters) :], strict=False):
             if isinstance(place, Place) and place.is_held and (gradient := parameter.grad) is not None and place.is_under(gradient):
                 gradient.data = gradient.clone()  # somebody may hold the very tensor, as one that goes on to be the gradient
+
+    def vacate_places(self) -> frozenset[int]:
+        """Gives what a program still holds memory of its own; returns which results and gradients are to be copied from now on."""
+        places = [*self.outputs, *self.gradients]
+        for place in self.places:
+            place.vacate()
+        return frozenset(number for number, place in enumerate(places) if isinstance(place, Place) and place.gives_copies)
 
     def end_recording(self) -> None:
         """The recorded pass is over: what its backward has not come to is given back."""

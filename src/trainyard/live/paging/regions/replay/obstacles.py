@@ -38,6 +38,8 @@ class Rehearsal:
     """Of the device's generator."""
     in_parts: frozenset[int] = frozenset()
     """Inputs, and parameters after them, whose gradients are returned part by part (see `parts`)."""
+    copied: frozenset[int] = frozenset()
+    """Results, and gradients after them, that programs hold for longer than a pass: copies of them are handed out."""
 
 
 def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: torch.device) -> tuple[Any, Rehearsal, list[Leaf]]:

@@ -30,8 +30,18 @@ _INDEXING = torch.ops.aten.index.Tensor
 _ALLOCATIONS = ("aten::empty", "aten::new_empty")
 
 
+_Given = tuple[Tensor, StorageWeakRef]
+"""An owner of memory, and what a program was given instead."""
+_LEFT: list[_Given] = []
+"""Of recorders that are closed."""
+
+
+def _used(pairs: list[_Given]) -> list[_Given]:
+    return [(owner, given) for owner, given in pairs if not given.expired()]
+
+
 class _Memory:
-    """Memory that recorded operators allocated. All of it stays until the recorder is gone.
+    """Memory that recorded operators allocated. All of it stays until the recorder is closed.
 
     The tensors that a program is given do not hold it, so it is known which memory a graph of CUDA would use again.
     """
@@ -40,7 +50,7 @@ class _Memory:
         self.owners: list[Tensor] = []
         self.starts: list[int] = []
         self.ends: list[int] = []
-        self._in_use: list[tuple[Tensor, StorageWeakRef]] = []
+        self._in_use: list[_Given] = []
 
     def add(self, owner: Tensor) -> Tensor:
         """The tensor that a program is given instead of its owner."""
@@ -68,8 +78,12 @@ class _Memory:
     def freed(self) -> list[Tensor]:
         """Memory that nobody has used since this was last asked."""
         free = [owner for owner, given in self._in_use if given.expired()]
-        self._in_use = [(owner, given) for owner, given in self._in_use if not given.expired()]
+        self._in_use = _used(self._in_use)
         return free
+
+    def leave(self) -> None:
+        """What is still used stays when all else goes."""
+        _LEFT[:] = _used([*_LEFT, *self._in_use])
 
 
 class _Operator(NamedTuple):
@@ -160,3 +174,6 @@ class OperatorRecorder:
 
     def finish(self) -> None:
         pass
+
+    def close(self) -> None:
+        self.memory.leave()

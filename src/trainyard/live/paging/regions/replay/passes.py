@@ -4,15 +4,16 @@ Graphs share one pool of memory. In the recorded pass a graph takes what is free
 So the graphs of a pass are *events* with an order, F1 F2 ... B2 B1. A replay is safe if it comes after the events that it came
 after when it was recorded, some of which may be left out for good, and if all tensors that were gone by then are gone now. Both are
 checked before each replay. A pass is not replayed at all while the graph of an earlier one waits for its backward, or somebody
-holds one of its tensors; gradients of parameters move to other memory before that, where a program did not drop them. What is not
-replayed is called; a backward whose forward was replayed calls its block once more.
+holds one of its tensors; gradients of parameters and results of the model move to other memory before that, where a program did not
+drop them, and copies are handed out of what cannot be moved. What is not replayed is called; a backward whose forward was replayed
+calls its block once more.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -69,6 +70,8 @@ class RecordedPasses:
         self._names: set[tuple[str, str]] = set()
         """Regions with their variants."""
         self._attempts = self._disturbed = 0
+        self._is_learning = False
+        """Whether it was found before this pass that copies of something are to be handed out."""
         self.was_repeated = False
         """Whether a call was made once more in backward since the last pass began."""
         self._tokens: weakref.WeakSet[Token] = weakref.WeakSet()
@@ -77,11 +80,14 @@ class RecordedPasses:
         self._stream: Any = None
         self._in_several_parts: dict[tuple[str, str], list[Leaf]] = {}
         """Of calls that were rehearsed in this pass, by region and variant."""
+        self._recorder: Recorder | None = None
         self._forget()
 
     def _forget(self) -> None:
         """Nothing is recorded."""
-        self._recorder: Recorder | None = None
+        if self._recorder is not None:
+            self._recorder.close()
+        self._recorder = None
         self._calls: dict[str, list[RecordedCall]] = {}
         self._events = 0
         self._watched: list[Place] = []
@@ -116,6 +122,11 @@ class RecordedPasses:
         return 0 if self._recorder is None else self._recorder.total_peak_bytes
 
     @property
+    def is_replayed(self) -> bool:
+        """Whether the last pass was replayed, as far as it could be."""
+        return self.mode == "replay" and not self._is_plain
+
+    @property
     def recorded_calls(self) -> int:
         return len(self._all_calls) if self.mode == "replay" else 0
 
@@ -138,11 +149,14 @@ class RecordedPasses:
             return
         for call in self._all_calls:
             call.move_parameter_gradients()
+        is_held = self._vacate()
         if self.mode == "record" and self._recorder is not None:
             self._end_recording()
+        elif is_held and self._disturbed and not self._is_learning and self._attempts < ATTEMPTS:
+            self.release()  # to be recorded once more, with copies of what is held
         if self.mode == "rehearse" and self._names and self._names <= self.rehearsals.keys():
             self.mode = "record"
-        self._is_plain = self._is_off or self._is_disturbed()
+        self._is_plain = self._is_off or (is_held and bool(self._calls)) or self._is_disturbed()
         self._disturbed = self._disturbed + 1 if self._is_plain or self.was_repeated else 0
         self.was_repeated = False
         if self._disturbed == DISTURBED:
@@ -156,9 +170,22 @@ class RecordedPasses:
         if self.mode == "record":
             self._recorder = self.open_recorder(self.device)
 
+    def _vacate(self) -> bool:
+        """Gives what a program holds memory of its own; where that cannot be done, returns true, and learns to hand out copies."""
+        self._is_learning = False
+        if self._tokens or not _has_holders(self._calls):
+            return False
+        for name, calls in self._calls.items():
+            copied = frozenset[int]().union(*(call.vacate_places() for call in calls))
+            for key in (key for key in self._names if key[0] == name):
+                if not copied <= self.rehearsals[key].copied:
+                    self.rehearsals[key] = replace(self.rehearsals[key], copied=copied | self.rehearsals[key].copied)
+                    self._is_learning = True
+        return _has_holders(self._calls)
+
     def _is_disturbed(self) -> bool:
-        """Whether memory of recordings is in use, or something else than autograd looks at what is computed."""
-        if self._tokens or _has_holders(self._calls):
+        """Whether a backward is still to come, or something else than autograd looks at what is computed."""
+        if self._tokens:
             return True
         watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
         if watched or _has_hooks_for_saved_tensors():
@@ -197,7 +224,8 @@ class RecordedPasses:
         for call in self._all_calls:
             call.end_recording()
             call.move_parameter_gradients()
-        _HELD[:] = [one for one in (*_HELD, self._calls) if _has_holders(one)]
+            call.vacate_places()
+        _HELD[:] = [one for one in (*_HELD, self._calls) if any(place.is_borrowed for place in _places(one))]
         self._forget()
         self.mode, self._is_plain = "rehearse", True
 
@@ -267,7 +295,7 @@ class RecordedPasses:
     ) -> RecordedCall | None:
         draws = self.rehearsals[key].draws_random_numbers
         random = CallRandom(self.device) if draws else None
-        recorded = RecordedCall(self, region.module, call, structure, random, self.rehearsals[key].in_parts)
+        recorded = RecordedCall(self, region.module, call, structure, random, self.rehearsals[key])
         recorded.forward_event = self.next_event()
         try:
             recorded.record_forward(tensors)
@@ -359,7 +387,7 @@ class RecordedPasses:
             return filled is None or filled[0] is None
         if filled is not None:
             return filled[0] is not None and filled[0]() is tensor and filled[1] == tensor._version
-        return one.source is None or not one.source.is_held
+        return one.can_be_filled_with(tensor)
 
     def fill(self, one: Input, tensor: Tensor) -> None:
         place = one.place
@@ -381,10 +409,15 @@ def _has_hooks_for_saved_tensors() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
+def _places(recorded: dict[str, list[RecordedCall]]) -> Iterator[Place]:
+    """Of the tensors that are handed out."""
+    return (place for calls in recorded.values() for call in calls for place in call.places)
+
+
 def _has_holders(recorded: dict[str, list[RecordedCall]]) -> bool:
     """Whether somebody holds a tensor that was handed out."""
-    return any(place.is_held for calls in recorded.values() for call in calls for place in call.places)
+    return any(place.is_held for place in _places(recorded))
 
 
 _HELD: list[dict[str, list[RecordedCall]]] = []
-"""Recordings that were given back while somebody still held tensors in their memory."""
+"""Recordings that were given back while somebody still held tensors in memory that is theirs."""

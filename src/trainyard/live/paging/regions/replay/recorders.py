@@ -53,6 +53,10 @@ class Recorder(Protocol):
         """The last function was recorded."""
         ...
 
+    def close(self) -> None:
+        """Nothing is replayed any more. Tensors that recorded functions returned, and that are still used, keep their memory."""
+        ...
+
 
 class _Graph:
     def __init__(self, graph: torch.cuda.CUDAGraph, results: list[Tensor | None]) -> None:
@@ -120,6 +124,9 @@ class GraphRecorder:
         self.hidden_bytes = max(self.peak_bytes - allocated_bytes, 0)
         self._note_peak()
         torch.cuda.reset_peak_memory_stats(self.device)  # what was allocated while functions were recorded is hidden from now on
+
+    def close(self) -> None:
+        """Tensors that were allocated for a graph stay longer than the graph, as all of the allocator's do."""
 
     @property
     def reserved_bytes(self) -> int:

@@ -54,6 +54,11 @@ class Replays:
         return 0 if self.passes is None else self.passes.hidden_bytes
 
     @property
+    def is_replayed(self) -> bool:
+        """Whether the last pass was replayed, as far as it could be."""
+        return self.passes is not None and self.passes.is_replayed
+
+    @property
     def recorded_calls(self) -> int:
         return 0 if self.passes is None else self.passes.recorded_calls
 
