@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from replayed_training import VARIANTS, WIDTH, Layer, Stack, Trainer, convolutions, obstacles, replayed, stack
 from trainyard.live.paging.regions.finding import regions_of
 from trainyard.live.paging.regions.replay import passes as passes_module
-from trainyard.live.paging.regions.replay.obstacles import Rehearsal
+from trainyard.live.paging.regions.replay.obstacles import Rehearsal, rehearse
 from trainyard.live.paging.regions.replay.passes import DISTURBED
 from trainyard.live.paging.regions.variants import Entry
 from trainyard.live.paging.signature import tensors_of
@@ -762,6 +762,131 @@ def test_errors_of_the_training_loop_leave_nothing_behind(where: str, when: int,
     assert compare(loop, device, variant).counts["replayed"] >= 4 * 2
 
 
+class Router(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Tensor, None]:
+        logits = self.mix(x)
+        return logits, logits.softmax(-1), None
+
+
+class Routed(nn.Module):
+    """A layer of a few experts, whose router is given what the layer was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.norm = Router(), nn.LayerNorm(WIDTH)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        _, shares, _ = self.router(x, mask=mask)
+        y = self.norm(x) * mask
+        return x + sum(share * expert(y) for share, expert in zip(shares.split(1, -1), self.experts, strict=True))
+
+
+class Experts(nn.Module):
+    """Hooks collect what the routers compute, for a part of the loss, as in models of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layers, self.last = nn.Linear(4, WIDTH), nn.ModuleList(Routed() for _ in range(3)), nn.Linear(WIDTH, 2)
+        self.collected: list[Tensor] | None = None
+        self.means: list[Tensor] = []
+        for layer in self.layers:
+            layer.router.register_forward_hook(self.collect)
+            layer.norm.register_forward_hook(self.note)
+            layer.router.register_forward_hook(self.compare, with_kwargs=True)
+
+    def collect(self, module: nn.Module, arguments: tuple[Tensor, ...], result: tuple[Tensor, ...]) -> None:
+        assert self.collected is not None
+        self.collected.append(result[0])
+
+    def note(self, module: nn.Module, arguments: tuple[Tensor, ...], result: Tensor) -> None:
+        self.means.append(result.detach().abs().mean())
+
+    def compare(self, module: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor], result: Any) -> None:
+        assert result[2] is None
+        self.means.append((arguments[0].detach() * keywords["mask"]).mean())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.collected, mask = [], torch.full((WIDTH,), 0.5, device=x.device)
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x, mask)
+        balance = sum(logits.logsumexp(-1).square().mean() for logits in self.collected)
+        return self.last(x) + balance
+
+
+def experts(device: torch.device) -> nn.Module:
+    torch.manual_seed(0)
+    return Experts().to(device)
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_hooks_that_look_at_what_modules_inside_return(accumulates: bool, device: torch.device, variant: str) -> None:
+    """They see what they see in plain training, in the same order, and gradients go back through what they collect.
+
+    A checkpoint calls them once more in backward, as that of torch does; a replayed one does not.
+    """
+    means: list[list[float]] = []  # in plain training, and with replays
+
+    def loop(trainer: Trainer) -> None:
+        (accumulate if accumulates else lambda trainer: trainer.steps(6))(trainer)
+        assert isinstance(trainer.model, Experts)
+        means.append([float(mean) for mean in trainer.model.means])
+
+    passes = compare(loop, device, variant, experts)
+    assert passes.counts["replayed"] == 3 * (13 if accumulates else 4)
+    assert means[0] == means[1] if variant == "keep" else set(means[0]) == set(means[1])
+
+
+def test_hooks_are_not_called_again_when_backward_calls_a_block_once_more(device: torch.device) -> None:
+    def loop(trainer: Trainer) -> None:
+        model = trainer.model
+        assert isinstance(model, Experts)
+        trainer.steps(4)
+        for layer in model.layers:
+            layer.router.register_forward_hook(lambda *_: calls.append(0))
+        for _ in range(4):
+            calls.clear()
+            trainer.optimizer.zero_grad()
+            loss = trainer.loss()
+            loss.backward(retain_graph=True)
+            trainer.collect()
+            loss.backward()
+            trainer.collect()
+            del loss
+            assert len(calls) == 3
+
+    calls: list[int] = []
+    compare(loop, device, "keep", experts)
+
+
+def test_a_hook_that_returns_something_later_on_is_refused(device: torch.device) -> None:
+    trainer, factor = Trainer(experts(device), device), list[float]()
+    assert isinstance(trainer.model, Experts)
+    trainer.model.layers[1].norm.register_forward_hook(lambda module, arguments, result: factor[0] * result if factor else None)
+    with replayed(trainer.model, device):
+        trainer.steps(4)
+        factor.append(2.0)
+        with pytest.raises(RuntimeError, match="write replay=False to train with such a hook"):
+            trainer.step()
+        factor.clear()
+        trainer.steps(2)
+
+
+def test_compiled_blocks_with_hooks_inside_are_called(device: torch.device) -> None:
+    block = Routed().to(device)
+    block.router.register_forward_hook(lambda *_: None)
+    arguments = torch.randn(3, WIDTH, device=device), torch.ones(WIDTH, device=device)
+    _, found, _ = rehearse(block, lambda: block(*arguments), (arguments, {}), device, compiles=True)
+    assert found.obstacle == "is compiled with hooks on modules inside"
+    _, found, _ = rehearse(block, lambda: block(*arguments), (arguments, {}), device)
+    assert found.obstacle is None
+
+
 class Counting(Layer):
     """Counts its calls, and computes with the count."""
 
@@ -810,10 +935,45 @@ class Collecting(Layer):
         return result, {"seen": {1, 2}, "mean": mean}
 
 
-class Watched(Layer):
+class Doubled(Layer):
+    """Has a hook that changes what a module returns."""
+
     def __init__(self) -> None:
         super().__init__()
         self.up.register_forward_hook(lambda module, arguments, result: 2 * result)
+
+
+class Prepared(Layer):
+    """Has a hook that changes what a module is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up.register_forward_pre_hook(lambda module, arguments: (2 * arguments[0],))
+
+
+class Overwriting(Layer):
+    """Changes in place what a hook has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm.register_forward_hook(lambda module, arguments, result: None)
+
+    def forward(self, x: Tensor, **keywords: Any) -> tuple[Tensor, Tensor]:
+        y = self.norm(x)
+        return x + self.down(F.gelu(self.up(y.mul_(2.0)))), y.detach().mean()
+
+
+class Showing(Layer):
+    """Shows a hook what no recording can keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Collecting()
+        self.inner.register_forward_hook(lambda module, arguments, result: None)
+
+    def forward(self, x: Tensor, **keywords: Any) -> tuple[Tensor, Tensor]:
+        result, more = self.inner(x, **keywords)
+        return result, more["mean"]
 
 
 class Listing(Layer):
@@ -843,7 +1003,10 @@ OBSTACLES: dict[str, tuple[Callable[[Stack], nn.Module], str]] = {
     "a change of its input": (lambda model: Writing(), "changes its input in place"),
     "a parameter of others": (lambda model: Borrowing([model.last.bias]), "uses a parameter that is not its own"),
     "a set as a result": (lambda model: Collecting(), "returns a set"),
-    "a hook": (lambda model: Watched(), "has hooks on modules inside"),
+    "a hook that returns": (lambda model: Doubled(), "has a hook inside that changes what a module returns"),
+    "a hook before": (lambda model: Prepared(), "has hooks inside that run before a module or in its backward"),
+    "a change of what a hook saw": (lambda model: Overwriting(), "changes in place what a hook inside has seen"),
+    "a set for a hook": (lambda model: Showing(), "shows a hook inside a set"),
     "a checkpoint": (lambda model: Checkpointing(), "has a checkpoint inside"),
     "a list of weights": (lambda model: Listing(), "cannot be recorded: a gradient of something that it keeps elsewhere"),
 }

@@ -191,7 +191,7 @@ class RegionPages:
             if task == "watch":
                 call = progress.fingerprints.around(region, call)
             if passes is not None:
-                call = passes.around(region, way.name, call)
+                call = passes.around(region, way.name, call, compiles=way.compiles)
             entry.replace(survey.around(region, call))
         self.passes["surveyed"] += 1
 
@@ -422,7 +422,7 @@ class RegionPages:
         self._whole.install(share, signature, room, partial(self._refused, progress, plan, self.budget - room))
         if self._rival == WHOLE_REPLAYED:
             name = f"whole {share}"
-            self._whole.active = self._replays.open(progress).around(self._whole.region, name, self._whole.active)
+            self._whole.active = self._replays.open(progress).around(self._whole.region, name, self._whole.active, compiles=True)
 
     def _install_blocks(self, plan: RegionPlan, progress: Progress) -> None:
         ways = {way.name: way for way in self.ways}
@@ -433,7 +433,7 @@ class RegionPages:
             entry = self._entries[region.name]
             variant = ways[plan.variants[region.name]] if region.name in plan.variants else CHECKPOINT
             call = entry.variant(variant)
-            entry.replace(call if passes is None else passes.around(region, variant.name, call))
+            entry.replace(call if passes is None else passes.around(region, variant.name, call, compiles=variant.compiles))
 
     def _room(self, floor_bytes: int) -> int:
         """What a forward may save at most: its end must fit the budget, and what backward adds (`floor_bytes`) the device."""

@@ -19,7 +19,7 @@ In reading order:
 - parts: gradients that are returned part by part, so that sums round as in plain training
 - arguments: what a block is called with and returns, as tensors and the rest
 - fingerprints: whether a block computes the same in two passes, from its arguments and its own tensors alone
-- obstacles: why a block cannot be recorded
+- obstacles: why a block cannot be recorded; forward_hooks: those that look at what modules inside return are called after a replay
 - conditions: what must not have changed since; lookups: what a block's functions look up outside of it
 - recorders: CUDA graphs; operator_graph: for the CPU their twin, operators and the memory that they were given
 - stand_ins: parameters while a block is recorded

@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 from trainyard.live.paging.regions.call_state import put_back, set_statistics_aside
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, is_to_be_computed, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
+from trainyard.live.paging.regions.replay.forward_hooks import ForwardHooks, Seen
 from trainyard.live.paging.regions.replay.parts import Edge, Part, edge_of, nodes_behind, parts_of, taken_apart
 from trainyard.live.paging.regions.replay.places import Place, copy_content, copy_of
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom, recording
@@ -67,6 +68,15 @@ class _Differentiable(NamedTuple):
     """All of them, for a second call."""
 
 
+class Shown(NamedTuple):
+    """What a call shows to forward hooks."""
+
+    modules: list[nn.Module]
+    structure: Structure
+    tensors: list[int]
+    """Which of the outputs each is, or with ~ of the inputs."""
+
+
 class RecordedCall:
     """One call of a block in the passes of a plan."""
 
@@ -87,6 +97,8 @@ class RecordedCall:
         self.parameters = self.stand_ins.parameters
         self.leaves_of_parameters: list[Tensor] = []
         """Each as often as its gradient has parts."""
+        self.hooks = ForwardHooks(block)
+        self.shown = Shown([], take_apart(())[0], [])
         self.rehearsal = rehearsal
         self.parts: dict[int, int] = {}
         """How many parts there are, by the number of the leaf: of the inputs that require a gradient, then of the parameters."""
@@ -124,8 +136,9 @@ class RecordedCall:
     def _compute(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         leaves = [tensor.detach().requires_grad_(one.requires_grad) for tensor, one in zip(tensors, self.inputs, strict=True)]
         arguments, keywords = self.structure.put_together(leaves)
-        with torch.enable_grad():
-            self.result, outputs = take_apart(self.call(*arguments, **keywords))
+        with torch.enable_grad(), self.hooks.watched(put_off=True) as seen:
+            result = self.call(*arguments, **keywords)
+        self.result, self.shown, outputs = _returned_and_shown(result, seen, leaves)
         given = {tensor.untyped_storage()._cdata for tensor in leaves}
         if any(output.untyped_storage()._cdata in given for output in outputs):
             raise NotPlain("what it was given, as its result")
@@ -161,6 +174,9 @@ class RecordedCall:
             outputs = _Replayed.apply(self, [*tensors], *leaves, *self.leaves_of_parameters)  # type: ignore[no-untyped-call]
         for place, output in zip(self.outputs, outputs, strict=True):
             place.given_to_program(output)
+        if self.shown.modules:
+            given = [outputs[number] if number >= 0 else tensors[~number] for number in self.shown.tensors]
+            self.hooks.call([*zip(self.shown.modules, self.shown.structure.put_together(given), strict=True)])
         assert self.result is not None
         return self.result.put_together(outputs)
 
@@ -260,7 +276,7 @@ class RecordedCall:
         edges, leaves, parts, _ = self._differentiable
         of_edges = [gradient for gradient, has_one in zip(gradients, self.has_gradient, strict=True) if has_one]
         pairs = [(GradientEdge(*edge), gradient) for edge, gradient in zip(edges, of_edges, strict=True) if gradient is not None]
-        with taken_apart([*parts.values()]) as found:
+        with taken_apart([*parts.values()]) as found, self.hooks.watched(put_off=True):
             results = torch.autograd.grad([edge for edge, _ in pairs], leaves, [one for _, one in pairs], allow_unused=True)
         in_parts = self._in_parts(results, dict(zip(parts, found, strict=True)))
         every = [*zip(in_parts, self._part_by_part(leaves), strict=True)]
@@ -309,12 +325,13 @@ class RecordedCall:
             given = iter(attached or ())
             leaves = [self._input_again(one, next(given, None) if one.requires_grad else None) for one in self.inputs]
             arguments, keywords = self.structure.put_together(leaves)
-            _, outputs = take_apart(self.call(*arguments, **keywords))
+            seen = stack.enter_context(self.hooks.watched(put_off=True))
+            _, _, outputs = _returned_and_shown(self.call(*arguments, **keywords), seen, leaves)
         pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
         wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *parameters]
         edges = [edge_of(output) for output, _ in pairs]
         parts = {place: parts_of(edges, edge_of(wanted[place])) for place in (self.parts if attached is None else ())}
-        with taken_apart([*parts.values()]) as found:
+        with taken_apart([*parts.values()]) as found, self.hooks.watched(put_off=True):
             results = torch.autograd.grad(
                 [one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True, create_graph=attached is not None
             )
@@ -347,6 +364,21 @@ class RecordedCall:
     def end_recording(self) -> None:
         """The recorded pass is over: what its backward has not come to is given back."""
         self._differentiable = None
+
+
+def _returned_and_shown(result: Any, seen: Sequence[Seen], inputs: Sequence[Tensor]) -> tuple[Structure, Shown, list[Tensor]]:
+    """What a call has returned and shown to hooks, and the tensors of both."""
+    if any(one.is_overwritten for one in seen):
+        raise NotPlain("something that a hook has seen and that is changed in place afterwards")
+    returned, outputs = take_apart(result)
+    structure, tensors = take_apart([one.values for one in seen])
+    numbers = {id(tensor): ~number for number, tensor in enumerate(inputs)}
+    numbers |= {id(tensor): number for number, tensor in enumerate(outputs)}
+    for tensor in tensors:
+        if id(tensor) not in numbers:
+            numbers[id(tensor)] = len(outputs)
+            outputs.append(tensor)
+    return returned, Shown([one.module for one in seen], structure, [numbers[id(tensor)] for tensor in tensors]), outputs
 
 
 def _number_of(result: Tensor | None, given: Sequence[Tensor | None]) -> int | None:

@@ -23,7 +23,8 @@ from trainyard.live.paging.regions.replay.lookups import OF_MODULES, Closure, Va
 from trainyard.live.paging.signature import autocast_modes
 
 _PLAIN = (NoneType, bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_FORWARD: Final = "_forward_hooks"
+_HOOKS: Final = (_FORWARD, "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, type)
 _SKIPPED = (nn.Module, Tensor, ModuleType)
 _AS_STORED = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
@@ -50,7 +51,7 @@ class Conditions:
     False
     """
 
-    __slots__ = ("autocast", "hooks", "objects", "settings", "storages", "tensors")
+    __slots__ = ("autocast", "forward_hooks", "hooks", "objects", "settings", "storages", "tensors")
 
     def __init__(self, block: nn.Module) -> None:
         self.autocast = autocast_modes()
@@ -61,7 +62,9 @@ class Conditions:
         self.storages: dict[int, torch.device] = {}
         """Addresses of the memory of all these tensors."""
         self.hooks: list[dict[int, Any]] = [getattr(torch.nn.modules.module, f"_global{name}") for name in _HOOKS]
-        """Of all modules, and of those inside: those of the block itself run around its call."""
+        """Of all modules, and of those inside: those of the block itself run around its call. There must be none."""
+        self.forward_hooks: list[tuple[dict[int, Any], dict[int, Any]]] = []
+        """Of modules inside that have some, now and as they were."""
         seen: set[int] = set()
         for module in block.modules():
             for holder in (module._parameters, module._buffers):
@@ -69,7 +72,8 @@ class Conditions:
             own = [(name, value) for name, value in module.__dict__.items() if name not in OF_MODULES]
             self._add(module.__dict__, own, seen, 0)
             if module is not block:
-                self.hooks += [getattr(module, name) for name in _HOOKS]
+                self.hooks += [hooks for name in _HOOKS if not (hooks := getattr(module, name)) or name != _FORWARD]
+                self.forward_hooks += [(module._forward_hooks, dict(module._forward_hooks))] if module._forward_hooks else []
         for variables, names in lookups(block):
             is_closure = isinstance(variables, Closure)
             self._add(variables, ((name, variables[name]) for name in names), seen, 1 if is_closure else LEVELS - 1, is_closure)
@@ -94,7 +98,7 @@ class Conditions:
 
     def hold(self) -> bool:
         """Whether all is as it was."""
-        if any(self.hooks) or self.autocast != autocast_modes():
+        if any(self.hooks) or self.autocast != autocast_modes() or any(now != before for now, before in self.forward_hooks):
             return False
         try:
             for holder, name, address, requires_grad in self.tensors:

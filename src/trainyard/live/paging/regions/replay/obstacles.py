@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from trainyard.live.paging.regions.call_state import writes_state
 from trainyard.live.paging.regions.replay.arguments import NotPlain, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions
+from trainyard.live.paging.regions.replay.forward_hooks import ForwardHooks
 from trainyard.live.paging.regions.replay.parts import Leaf, edge_of, leaves_in_parts
 from trainyard.live.paging.regions.replay.stand_ins import trained
 
@@ -42,29 +43,47 @@ class Rehearsal:
     """Results, and gradients after them, that programs hold for longer than a pass: copies of them are handed out."""
 
 
-def rehearse(block: nn.Module, call: Callable[[], Any], arguments: Any, device: torch.device) -> tuple[Any, Rehearsal, list[Leaf]]:
-    """The result of a call, what is known of the block after it, and leaves whose gradients have several parts inside."""
+def rehearse(
+    block: nn.Module, call: Callable[[], Any], arguments: Any, device: torch.device, *, compiles: bool = False
+) -> tuple[Any, Rehearsal, list[Leaf]]:
+    """The result of a call, what is known of the block after it, and leaves whose gradients have several parts inside.
+
+    `compiles`: the call is of compiled code.
+    """
+    hooks = ForwardHooks(block)
+    if hooks.modules and (compiles or any(module._compiled_call_impl is not None for module in block.modules())):
+        return call(), Rehearsal("is compiled with hooks on modules inside"), []
     before, conditions = _RandomStates(device), Conditions(block)
     number = _sequence_number()
     versions = _versions(arguments)
-    with _waiting_for_device(device) as waits:
+    with _waiting_for_device(device) as waits, hooks.watched(put_off=False) as seen:
         result = call()
     host, on_device = before.changes()
+    shown = [one.values for one in seen]
     obstacle = (
         _of_values(arguments, "is called with", device)
         or _of_values(result, "returns", device)
+        or _of_values(shown, "shows a hook inside", device)
+        or ("has a hook inside that changes what a module returns" if any(one.is_changed for one in seen) else None)
+        or ("changes in place what a hook inside has seen" if any(one.is_overwritten for one in seen) else None)
         or _of_module(block, conditions)
         or ("waits for the device" if waits else None)
         or ("draws random numbers on the host" if host else None)
         or ("changes its input in place" if versions != _versions(arguments) else None)
-        or _of_graph(block, arguments, result, number)
+        or _of_graph(block, arguments, result, shown, number)
     )
-    return result, Rehearsal(obstacle, on_device), [] if obstacle else _in_several_parts(block, arguments, result)
+    return result, Rehearsal(obstacle, on_device), [] if obstacle else _in_several_parts(block, arguments, result, shown)
 
 
-def _in_several_parts(block: nn.Module, arguments: Any, result: Any) -> list[Leaf]:
-    inputs, outputs = (take_apart(values)[1] for values in (arguments, result))
+def _in_several_parts(block: nn.Module, arguments: Any, result: Any, shown: Any) -> list[Leaf]:
+    inputs, outputs = _inputs_and_outputs(arguments, result, shown)
     return leaves_in_parts(inputs, trained(block), outputs, _sequence_number())
+
+
+def _inputs_and_outputs(arguments: Any, result: Any, shown: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Of a call; what it shows to hooks is an output, unless it is an input."""
+    inputs, returned, seen = (take_apart(values)[1] for values in (arguments, result, shown))
+    return inputs, [*returned, *(tensor for tensor in seen if all(tensor is not one for one in (*inputs, *returned)))]
 
 
 def _of_values(values: Any, verb: str, device: torch.device) -> str | None:
@@ -79,7 +98,7 @@ def _of_values(values: Any, verb: str, device: torch.device) -> str | None:
 def _of_module(block: nn.Module, conditions: Conditions) -> str | None:
     """`conditions` are from before the call."""
     if any(conditions.hooks):
-        return "has hooks on modules inside"
+        return "has hooks inside that run before a module or in its backward"
     if writes_state(block) or not conditions.hold() or len(Conditions(block).settings) > len(conditions.settings):
         return "keeps a state of its own"
     for parameter in block.parameters():
@@ -88,9 +107,9 @@ def _of_module(block: nn.Module, conditions: Conditions) -> str | None:
     return None
 
 
-def _of_graph(block: nn.Module, arguments: Any, result: Any, number: int) -> str | None:
+def _of_graph(block: nn.Module, arguments: Any, result: Any, shown: Any, number: int) -> str | None:
     """What the nodes of autograd say that a call made, those after `number`."""
-    inputs, outputs = (take_apart(values)[1] for values in (arguments, result))
+    inputs, outputs = _inputs_and_outputs(arguments, result, shown)
     storages = {tensor.untyped_storage()._cdata for tensor in (*inputs, *block.parameters(), *block.buffers())}
     if any(output.untyped_storage()._cdata in storages for output in outputs):
         return "returns what it was given"

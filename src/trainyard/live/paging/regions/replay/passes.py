@@ -241,8 +241,8 @@ class RecordedPasses:
 
     # -- calls of blocks
 
-    def around(self, region: Region, variant: str, call: Call) -> Call:
-        """The call of a block, replayed where that is possible."""
+    def around(self, region: Region, variant: str, call: Call, *, compiles: bool = False) -> Call:
+        """The call of a block, replayed where that is possible. `compiles`: it is of compiled code."""
         self._names.add((region.name, variant))
 
         def run(*arguments: Any, **keywords: Any) -> Any:
@@ -251,18 +251,22 @@ class RecordedPasses:
             if _has_hooks_for_saved_tensors():
                 self.rehearsals.setdefault((region.name, variant), Rehearsal("is called inside a checkpoint of the program's own"))
                 return call(*arguments, **keywords)
-            return self._run(region, variant, call, *without_empty_caches(region.module, arguments, keywords))
+            key = region.name, variant
+            return self._run(region, key, call, compiles, *without_empty_caches(region.module, arguments, keywords))
 
         return run
 
-    def _run(self, region: Region, variant: str, call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        key = region.name, variant
+    def _run(
+        self, region: Region, key: tuple[str, str], call: Call, compiles: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
         if key not in self.rehearsals and (obstacle := self.obstacle_of(region.name)):
             self.rehearsals[key] = Rehearsal(obstacle)
         if key not in self.rehearsals:
             self.counts["rehearsed"] += 1
             ordinary = partial(call, *arguments, **keywords)
-            result, self.rehearsals[key], in_several_parts = rehearse(region.module, ordinary, (arguments, keywords), self.device)
+            result, self.rehearsals[key], in_several_parts = rehearse(
+                region.module, ordinary, (arguments, keywords), self.device, compiles=compiles
+            )
             if in_several_parts:
                 self._in_several_parts[key] = in_several_parts
             return result
