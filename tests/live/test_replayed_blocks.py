@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -671,6 +672,20 @@ def test_a_result_that_is_held_does_not_keep_the_memory_of_recordings(device: to
     assert torch.equal(result, expected)
 
 
+def test_results_that_are_kept_with_their_graph_do_not_keep_recordings(device: torch.device) -> None:
+    trainer, kept = Trainer(ending(device), device, (3, 4, 8)), []
+    with replayed(trainer.model, device) as passes:
+        for _ in range(6):
+            result = trainer.model(trainer.batch())
+            result.square().mean().backward()
+            kept.append(result)
+        recorded = [weakref.ref(call) for call in passes._all_calls]
+        assert len(recorded) == 2
+    assert all(reference() is None for reference in recorded)
+    with pytest.raises(RuntimeError, match=r"a second time|went backward already"):
+        kept[-1].sum().backward()
+
+
 def test_a_gradient_that_is_kept_is_not_overwritten_by_the_one_that_is_passed_on(device: torch.device, variant: str) -> None:
     """A hook that was not there when the pass was recorded keeps what it gets and returns something else."""
 
@@ -824,6 +839,50 @@ def experts(device: torch.device) -> nn.Module:
     return Experts().to(device)
 
 
+class Biased(nn.Module):
+    """Returns the bias that it was given, as layers of T5 do, and a tensor of its own."""
+
+    def __init__(self, *, owns: bool) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.bias: nn.Module | None = nn.Linear(WIDTH, WIDTH) if owns else None
+        self.register_buffer("scale", torch.full((WIDTH,), 0.5))
+        self.frozen = nn.Parameter(torch.full((WIDTH,), 2.0), requires_grad=False)
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> dict[str, Any]:
+        if bias is None:
+            assert self.bias is not None
+            bias = self.bias(x.mean(0))
+        hidden = torch.tanh(self.up(self.norm(x)) + bias) * self.scale
+        return {"hidden": x + hidden, "bias": bias, "of its own": (self.scale, self.up.bias, self.frozen), "more": bias}
+
+
+class WithBias(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.last = nn.Linear(4, WIDTH), nn.Linear(WIDTH, 2)
+        self.layers = nn.ModuleList(Biased(owns=not number) for number in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, bias = self.embed(x), None
+        for layer in self.layers:
+            result = layer(x, bias)
+            assert bias is None or result["bias"] is bias
+            assert result["of its own"][0] is layer.scale
+            assert result["of its own"][1] is layer.up.bias
+            assert result["of its own"][2] is layer.frozen
+            x, bias = result["hidden"] + result["of its own"][1] * result["of its own"][0], result["more"]
+        return self.last(x) + bias.mean()
+
+
+def test_blocks_that_return_what_they_were_given(device: torch.device, variant: str) -> None:
+    def make(device: torch.device) -> nn.Module:
+        torch.manual_seed(0)
+        return WithBias().to(device)
+
+    assert compare(lambda trainer: trainer.steps(6), device, variant, make).counts["replayed"] == 4 * 4
+
+
 @pytest.mark.parametrize("accumulates", [False, True])
 def test_hooks_that_look_at_what_modules_inside_return(accumulates: bool, device: torch.device, variant: str) -> None:
     """They see what they see in plain training, in the same order, and gradients go back through what they collect.
@@ -904,9 +963,9 @@ class DrawingOnTheHost(Layer):
         return (result if random.random() < 0.5 else 2 * result), mean
 
 
-class Returning(Layer):
+class Viewing(Layer):
     def forward(self, x: Tensor, **keywords: Any) -> tuple[Tensor, Tensor]:
-        return x, super().forward(x, **keywords)[0].mean()
+        return x.view_as(x), super().forward(x, **keywords)[0].mean()
 
 
 class Writing(Layer):
@@ -999,7 +1058,7 @@ class Checkpointing(Layer):
 OBSTACLES: dict[str, tuple[Callable[[Stack], nn.Module], str]] = {
     "a counter": (lambda model: Counting(), "keeps a state of its own"),
     "the host's random numbers": (lambda model: DrawingOnTheHost(), "draws random numbers on the host"),
-    "its input as a result": (lambda model: Returning(), "returns what it was given"),
+    "a view of its input": (lambda model: Viewing(), "returns a view of what it was given"),
     "a change of its input": (lambda model: Writing(), "changes its input in place"),
     "a parameter of others": (lambda model: Borrowing([model.last.bias]), "uses a parameter that is not its own"),
     "a set as a result": (lambda model: Collecting(), "returns a set"),

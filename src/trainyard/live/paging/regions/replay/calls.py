@@ -68,13 +68,24 @@ class _Differentiable(NamedTuple):
     """All of them, for a second call."""
 
 
-class Shown(NamedTuple):
-    """What a call shows to forward hooks."""
+class Values(NamedTuple):
+    """What a call returns, or shows to forward hooks: tensors that it computes, and others that it was given or has."""
 
-    modules: list[nn.Module]
     structure: Structure
     tensors: list[int]
-    """Which of the outputs each is, or with ~ of the inputs."""
+    """Which of the outputs each is, or with ~ of the others."""
+
+    def put_together(self, outputs: Sequence[Tensor], others: Sequence[Tensor]) -> Any:
+        return self.structure.put_together([outputs[number] if number >= 0 else others[~number] for number in self.tensors])
+
+
+class Results(NamedTuple):
+    """Of a call."""
+
+    returned: Values
+    shown: Values
+    modules: list[nn.Module]
+    """That show values to their hooks."""
 
 
 class RecordedCall:
@@ -97,8 +108,9 @@ class RecordedCall:
         self.parameters = self.stand_ins.parameters
         self.leaves_of_parameters: list[Tensor] = []
         """Each as often as its gradient has parts."""
+        self.constants = [*(one for one in block.parameters() if not one.requires_grad), *block.buffers()]
+        """Tensors that the block has and that get no gradients."""
         self.hooks = ForwardHooks(block)
-        self.shown = Shown([], take_apart(())[0], [])
         self.rehearsal = rehearsal
         self.parts: dict[int, int] = {}
         """How many parts there are, by the number of the leaf: of the inputs that require a gradient, then of the parameters."""
@@ -106,7 +118,7 @@ class RecordedCall:
         self.outputs: list[Place] = []
         self.has_gradient: list[bool] = []
         """Of the outputs: whether they are differentiable."""
-        self.result: Structure | None = None
+        self.results: Results | None = None
         self.forward: Recording | None = None
         self.forward_event = -1
         self.backward: Recording | None = None
@@ -137,11 +149,12 @@ class RecordedCall:
         leaves = [tensor.detach().requires_grad_(one.requires_grad) for tensor, one in zip(tensors, self.inputs, strict=True)]
         arguments, keywords = self.structure.put_together(leaves)
         with torch.enable_grad(), self.hooks.watched(put_off=True) as seen:
-            result = self.call(*arguments, **keywords)
-        self.result, self.shown, outputs = _returned_and_shown(result, seen, leaves)
-        given = {tensor.untyped_storage()._cdata for tensor in leaves}
+            returned = self.call(*arguments, **keywords)
+        others = [*leaves, *self.stand_ins.leaves, *self.constants]
+        self.results, outputs = _results_of(returned, seen, others)
+        given = {tensor.untyped_storage()._cdata for tensor in others}
         if any(output.untyped_storage()._cdata in given for output in outputs):
-            raise NotPlain("what it was given, as its result")
+            raise NotPlain("a view of what it was given, as its result")
         self.has_gradient = [output.requires_grad for output in outputs]
         edges = [edge_of(output) for output in outputs if output.requires_grad]
         differentiable = [number for number, leaf in enumerate(leaves) if leaf.requires_grad]
@@ -174,11 +187,12 @@ class RecordedCall:
             outputs = _Replayed.apply(self, [*tensors], *leaves, *self.leaves_of_parameters)  # type: ignore[no-untyped-call]
         for place, output in zip(self.outputs, outputs, strict=True):
             place.given_to_program(output)
-        if self.shown.modules:
-            given = [outputs[number] if number >= 0 else tensors[~number] for number in self.shown.tensors]
-            self.hooks.call([*zip(self.shown.modules, self.shown.structure.put_together(given), strict=True)])
-        assert self.result is not None
-        return self.result.put_together(outputs)
+        assert self.results is not None
+        returned, shown, modules = self.results
+        others = [*tensors, *self.parameters, *self.constants]
+        if modules:
+            self.hooks.call([*zip(modules, shown.put_together(outputs, others), strict=True)])
+        return returned.put_together(outputs, others)
 
     def _part_by_part(self, leaves: Sequence[Tensor], first: int = 0) -> list[Tensor]:
         """Each leaf as often as its gradient has parts; `first` is the number of the first of them."""
@@ -215,7 +229,7 @@ class RecordedCall:
     def run_backward(self, token: Token, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients of the inputs that require one, and of the parameters."""
         self._check_inputs_of(token)
-        if torch._C._autograd._get_current_graph_task_keep_graph():  # there may be a second backward
+        if _may_go_backward_again():
             return self._repeat(gradients)
         self.passes.end(token)
         if self.passes.is_recording:
@@ -241,9 +255,7 @@ class RecordedCall:
 
     def _check_inputs_of(self, token: Token) -> None:
         if not self.passes.has_inputs_of(token, self.backward_event):
-            raise RuntimeError(
-                "a replayed block went backward already, or another pass has begun since: write replay=False to go backward twice"
-            )
+            raise RuntimeError(_NO_BACKWARD)
 
     def _is_as_recorded(self, gradients: Sequence[Tensor | None]) -> bool:
         if self.backward is None or [gradient is None for gradient in gradients] != [one is None for one in self.given]:
@@ -326,7 +338,8 @@ class RecordedCall:
             leaves = [self._input_again(one, next(given, None) if one.requires_grad else None) for one in self.inputs]
             arguments, keywords = self.structure.put_together(leaves)
             seen = stack.enter_context(self.hooks.watched(put_off=True))
-            _, _, outputs = _returned_and_shown(self.call(*arguments, **keywords), seen, leaves)
+            others = [*leaves, *parameters, *self.constants]
+            _, outputs = _results_of(self.call(*arguments, **keywords), seen, others)
         pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
         wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *parameters]
         edges = [edge_of(output) for output, _ in pairs]
@@ -366,19 +379,22 @@ class RecordedCall:
         self._differentiable = None
 
 
-def _returned_and_shown(result: Any, seen: Sequence[Seen], inputs: Sequence[Tensor]) -> tuple[Structure, Shown, list[Tensor]]:
-    """What a call has returned and shown to hooks, and the tensors of both."""
+def _results_of(returned: Any, seen: Sequence[Seen], others: Sequence[Tensor]) -> tuple[Results, list[Tensor]]:
+    """What a call returns and shows, and the tensors that it has computed: those that are not `others`."""
     if any(one.is_overwritten for one in seen):
         raise NotPlain("something that a hook has seen and that is changed in place afterwards")
-    returned, outputs = take_apart(result)
-    structure, tensors = take_apart([one.values for one in seen])
-    numbers = {id(tensor): ~number for number, tensor in enumerate(inputs)}
-    numbers |= {id(tensor): number for number, tensor in enumerate(outputs)}
-    for tensor in tensors:
-        if id(tensor) not in numbers:
-            numbers[id(tensor)] = len(outputs)
-            outputs.append(tensor)
-    return returned, Shown([one.module for one in seen], structure, [numbers[id(tensor)] for tensor in tensors]), outputs
+    outputs: list[Tensor] = []
+    numbers = {id(tensor): ~number for number, tensor in enumerate(others)}
+
+    def values(item: Any) -> Values:
+        structure, tensors = take_apart(item)
+        for tensor in tensors:
+            if id(tensor) not in numbers:
+                numbers[id(tensor)] = len(outputs)
+                outputs.append(tensor)
+        return Values(structure, [numbers[id(tensor)] for tensor in tensors])
+
+    return Results(values(returned), values([one.values for one in seen]), [one.module for one in seen]), outputs
 
 
 def _number_of(result: Tensor | None, given: Sequence[Tensor | None]) -> int | None:
@@ -412,6 +428,14 @@ def _apart(results: Sequence[tuple[Tensor | None, Tensor]], given: Sequence[Tens
     return apart
 
 
+_NO_BACKWARD = "a replayed block went backward already, or another pass has begun since: write replay=False to go backward twice"
+
+
+def _may_go_backward_again() -> bool:
+    """Whether this backward keeps its graph."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
 class _Replayed(torch.autograd.Function):
     """A recorded call in the graph of autograd; what else is differentiable is between such calls."""
 
@@ -428,10 +452,15 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: RecordedCall | None = ctx.call
+        if call is None:
+            raise RuntimeError(_NO_BACKWARD)
         if torch.is_grad_enabled():
-            return (None, None, *ctx.call.run_differentiable_backward(ctx.token, gradients, ctx.saved_tensors))
-        results = ctx.call.run_backward(ctx.token, gradients)
+            return (None, None, *call.run_differentiable_backward(ctx.token, gradients, ctx.saved_tensors))
+        results = call.run_backward(ctx.token, gradients)
+        if not _may_go_backward_again():  # a program may keep a result, and its graph, for longer than the recording lasts
+            ctx.call = None
         for number, keeps in enumerate(ctx.keeps_gradient):  # as its attribute `grad`, for longer than the place is its own
-            if keeps and results[number] is not None:
-                results[number] = results[number].clone()
+            if keeps and (result := results[number]) is not None:
+                results[number] = result.clone()
         return (None, None, *results)

@@ -76,14 +76,15 @@ def rehearse(
 
 
 def _in_several_parts(block: nn.Module, arguments: Any, result: Any, shown: Any) -> list[Leaf]:
-    inputs, outputs = _inputs_and_outputs(arguments, result, shown)
+    inputs, outputs = _inputs_and_outputs(block, arguments, result, shown)
     return leaves_in_parts(inputs, trained(block), outputs, _sequence_number())
 
 
-def _inputs_and_outputs(arguments: Any, result: Any, shown: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Of a call; what it shows to hooks is an output, unless it is an input."""
-    inputs, returned, seen = (take_apart(values)[1] for values in (arguments, result, shown))
-    return inputs, [*returned, *(tensor for tensor in seen if all(tensor is not one for one in (*inputs, *returned)))]
+def _inputs_and_outputs(block: nn.Module, arguments: Any, result: Any, shown: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Of a call. What it returns or shows to hooks is an output, unless it was given that or has it."""
+    _, inputs = take_apart(arguments)
+    others = {id(tensor) for tensor in (*inputs, *block.parameters(), *block.buffers())}
+    return inputs, [tensor for tensor in take_apart((result, shown))[1] if id(tensor) not in others]
 
 
 def _of_values(values: Any, verb: str, device: torch.device) -> str | None:
@@ -109,10 +110,10 @@ def _of_module(block: nn.Module, conditions: Conditions) -> str | None:
 
 def _of_graph(block: nn.Module, arguments: Any, result: Any, shown: Any, number: int) -> str | None:
     """What the nodes of autograd say that a call made, those after `number`."""
-    inputs, outputs = _inputs_and_outputs(arguments, result, shown)
+    inputs, outputs = _inputs_and_outputs(block, arguments, result, shown)
     storages = {tensor.untyped_storage()._cdata for tensor in (*inputs, *block.parameters(), *block.buffers())}
     if any(output.untyped_storage()._cdata in storages for output in outputs):
-        return "returns what it was given"
+        return "returns a view of what it was given"
     own = {id(parameter) for parameter in block.parameters()}
     ends = {edge_of(tensor) for tensor in inputs if tensor.requires_grad}
     differentiable = [output for output in outputs if output.requires_grad]
