@@ -86,6 +86,19 @@ class Convolutions(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Ending(nn.Module):
+    """Its first block is given what it is given, and what its last block returns is its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 def stack(device: torch.device, depth: int = 3) -> Stack:
     torch.manual_seed(0)
     return Stack(depth).to(device)
@@ -94,6 +107,11 @@ def stack(device: torch.device, depth: int = 3) -> Stack:
 def convolutions(device: torch.device) -> Convolutions:
     torch.manual_seed(0)
     return Convolutions().to(device, memory_format=torch.channels_last)
+
+
+def ending(device: torch.device) -> nn.Module:
+    torch.manual_seed(0)
+    return Ending().to(device)
 
 
 @contextmanager
@@ -152,3 +170,29 @@ class Trainer:
     def finish(self) -> list[Tensor]:
         state = [*self.model.parameters(), *self.model.buffers()]
         return [*self.collected, *(tensor.detach().clone() for tensor in state), self.batch()]
+
+
+Loop = Callable[[Trainer], None]
+
+
+def compare(
+    loop: Loop,
+    device: torch.device,
+    variant: str,
+    make: Callable[[torch.device], nn.Module] = stack,
+    tolerance: float = 0.0,
+    **options: Any,
+) -> Any:
+    """Runs a loop plainly and with replayed blocks, and returns the passes; everything that was collected must be equal."""
+    trainer = Trainer(make(device), device, **options)
+    loop(trainer)
+    expected = trainer.finish()
+    trainer = Trainer(make(device), device, **options)
+    with replayed(trainer.model, device, variant) as passes:
+        loop(trainer)
+        actual = trainer.finish()
+    assert len(actual) == len(expected)
+    pairs = enumerate(zip(actual, expected, strict=True))
+    others = [number for number, pair in pairs if not (torch.allclose(*pair, 0, tolerance) if tolerance else torch.equal(*pair))]
+    assert not others, [(number, float((actual[number] - expected[number]).abs().max())) for number in others]
+    return passes

@@ -20,13 +20,7 @@ from trainyard.live.paging.regions.contest import PASSES, SHARES, WHOLE_REPLAYED
 from trainyard.live.paging.regions.pages import CHECKED, PATIENCE, RegionPages
 from trainyard.live.paging.regions.replay import session
 
-ON_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")])
 WAYS: tuple[Rival, ...] = ("blocks", "eager", "replayed", WHOLE_REPLAYED, *SHARES)
-
-
-@pytest.fixture(params=["cpu", ON_GPU])
-def device(request: pytest.FixtureRequest) -> torch.device:
-    return torch.device(request.param, 0 if request.param == "cuda" else None)  # type: ignore[arg-type]
 
 
 def fastest(monkeypatch: pytest.MonkeyPatch, *rivals: Rival) -> None:
