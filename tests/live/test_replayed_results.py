@@ -348,6 +348,19 @@ def test_hooks_are_not_called_again_when_backward_calls_a_block_once_more(device
     compare(loop, device, "keep", experts)
 
 
+def test_a_hook_beside_others_that_comes_later_is_noticed(device: torch.device, variant: str) -> None:
+    def loop(trainer: Trainer) -> None:
+        model = trainer.model
+        assert isinstance(model, Experts)
+        trainer.steps(4)
+        hook = model.layers[1].norm.register_forward_hook(lambda module, arguments, result: 2 * result)
+        trainer.steps(2)
+        hook.remove()
+        trainer.steps(2)
+
+    assert compare(loop, device, variant, experts).counts["replayed"] == 3 * 4 + 2 * 2
+
+
 def test_a_hook_that_returns_something_later_on_is_refused(device: torch.device) -> None:
     trainer, factor = Trainer(experts(device), device), list[float]()
     assert isinstance(trainer.model, Experts)
