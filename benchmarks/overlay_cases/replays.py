@@ -36,7 +36,7 @@ def replayed(data: Row) -> list[str]:
         ),
         *wrapped(
             "Results lie in memory that the next step writes to. What a loop still holds then, as `outputs` of the step before, "
-            "moves to other memory first. Where that cannot be done, as for a view (`logits[:, -1]`), one to three steps "
+            "moves to other memory first. Where that cannot be done, as for a view (`logits[:, -1]`), one or two steps "
             "are not replayed, and copies are handed out from then on."
         ),
         *comparison(data["replayed"]),

@@ -109,7 +109,7 @@ HELD: dict[str, Callable[[Tensor, list[Any]], Any]] = {
 def test_results_that_a_loop_holds_while_the_next_pass_runs(name: str, device: torch.device, variant: str) -> None:
     """A loop at the level of a script holds what it has named.
 
-    At most one pass is not replayed, the first that is in the way, or three, where what that one returned is held for good.
+    At most one pass is not replayed, the first that is in the way, or two, where what was recorded is held for good.
     """
 
     def loop(trainer: Trainer) -> None:
