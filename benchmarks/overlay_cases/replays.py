@@ -55,7 +55,7 @@ def replayed(data: Row) -> list[str]:
             "a recording torch writes an offset of random numbers on the recording stream, and if that is late, it comes after the "
             "replay's own. A recording waits for its stream now, and a test holds the stream up on purpose. That test and later "
             "changes (what a block looks up is compared before each replay, weights used several times, results that a loop "
-            "holds) were written after the last GPU run: they have run with the twin alone."
+            "holds, hooks inside a block) were written after the last GPU run: they have run with the twin alone."
         ),
     ]
 

@@ -330,9 +330,9 @@ def test_hooks_are_not_called_again_when_backward_calls_a_block_once_more(device
     def loop(trainer: Trainer) -> None:
         model = trainer.model
         assert isinstance(model, Experts)
-        trainer.steps(4)
         for layer in model.layers:
             layer.router.register_forward_hook(lambda *_: calls.append(0))
+        trainer.steps(4)
         for _ in range(4):
             calls.clear()
             trainer.optimizer.zero_grad()
@@ -345,7 +345,9 @@ def test_hooks_are_not_called_again_when_backward_calls_a_block_once_more(device
             assert len(calls) == 3
 
     calls: list[int] = []
-    compare(loop, device, "keep", experts)
+    passes = compare(loop, device, "keep", experts)
+    assert passes.counts["replayed"] == 3 * (2 + 4)
+    assert passes.was_repeated
 
 
 def test_a_hook_beside_others_that_comes_later_is_noticed(device: torch.device, variant: str) -> None:

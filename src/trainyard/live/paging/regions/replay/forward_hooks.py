@@ -18,8 +18,8 @@ from trainyard.live.paging.signature import tensors_of
 
 _NAMES = ("_forward_hooks", "_forward_hooks_with_kwargs")
 _FIRST, _LAST = "first", "last"
-Values = tuple[tuple[Any, ...], dict[str, Any], Any]
-"""Arguments by position and by name, and the result."""
+HookArguments = tuple[tuple[Any, ...], dict[str, Any], Any]
+"""Arguments of a module by position and by name, and its result."""
 
 
 class Seen:
@@ -27,7 +27,7 @@ class Seen:
 
     __slots__ = ("_versions", "is_changed", "module", "values")
 
-    def __init__(self, module: nn.Module, values: Values) -> None:
+    def __init__(self, module: nn.Module, values: HookArguments) -> None:
         self.module, self.values = module, values
         self.is_changed = False
         """Whether a hook made the module return something else."""
@@ -74,7 +74,7 @@ class ForwardHooks:
                 module.__dict__.update(zip(_NAMES, values, strict=True))
 
     @staticmethod
-    def call(seen: Sequence[tuple[nn.Module, Values]]) -> None:
+    def call(seen: Sequence[tuple[nn.Module, HookArguments]]) -> None:
         """Calls the hooks of modules with what these were given and returned."""
         for module, (arguments, keywords, result) in seen:
             for number, hook in [*module._forward_hooks.items()]:
