@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from replayed_training import Layer, Stack, Trainer, compare, obstacles, stack
+from replayed_training import Layer, Stack, Trainer, compare, obstacles, replayed, stack
 from trainyard.live.paging.regions.replay import passes as passes_module
 from trainyard.live.paging.regions.replay.obstacles import Rehearsal
 from trainyard.live.paging.regions.replay.parts import Leaf
+from trainyard.live.paging.regions.replay.passes import ATTEMPTS
 
 
 class Counting(Layer):
@@ -142,15 +144,15 @@ OBSTACLES: dict[str, tuple[Callable[[Stack], nn.Module], str]] = {
 }
 
 
-def with_layers(layers: dict[int, Callable[[Stack], nn.Module]]) -> Callable[[torch.device], nn.Module]:
-    """Makes a stack of four layers, some of them others."""
+def with_layers(layers: dict[int, Callable[[Stack], nn.Module]], depth: int = 4) -> Callable[[torch.device], nn.Module]:
+    """Makes a stack of layers, some of them others."""
 
     def make(device: torch.device) -> nn.Module:
-        model = stack(device, 4)
+        model = stack(device, depth)
         for number, make_layer in layers.items():
             torch.manual_seed(number)
             model.layers[number] = make_layer(model).to(device)
-        model.order = [0, 1, 2, 3]
+        model.order = [*range(depth)]
         return model
 
     return make
@@ -184,6 +186,11 @@ def test_layers_inside_a_checkpoint_of_the_program_are_called(device: torch.devi
     assert passes.counts["replayed"] == 2 * 4
 
 
+def blind(block: nn.Module, call: Callable[[], Any], *_: Any, **__: Any) -> tuple[Any, Rehearsal, list[Leaf]]:
+    """A rehearsal that finds nothing."""
+    return call(), Rehearsal(None, draws_random_numbers=True), []
+
+
 class Waiting(Layer):
     """Looks at a result to decide what to do."""
 
@@ -199,10 +206,6 @@ def test_a_block_that_waits_for_the_device_is_called(is_known: bool, device: tor
     On a CPU there is nothing to wait for, and a rehearsal finds nothing.
     """
     is_known = is_known and device.type == "cuda"
-
-    def blind(block: nn.Module, call: Callable[[], Any], *_: Any, **__: Any) -> tuple[Any, Rehearsal, list[Leaf]]:
-        return call(), Rehearsal(None, draws_random_numbers=True), []
-
     if not is_known:
         monkeypatch.setattr(passes_module, "rehearse", blind)
     make = with_layers({1: lambda model: Waiting(), 3: lambda model: Waiting()})
@@ -210,3 +213,57 @@ def test_a_block_that_waits_for_the_device_is_called(is_known: bool, device: tor
     (obstacle,) = obstacles(passes)
     assert obstacle.startswith("waits for the device" if is_known else "cannot be recorded: ")
     assert passes.counts["replayed"] == 2 * (4 if is_known else 3)
+
+
+def test_each_kind_of_block_whose_recording_fails_costs_a_pass(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More kinds than there are attempts; what fails after the first of them in a pass says nothing about the others."""
+
+    class First(Waiting): ...
+
+    class Second(Waiting): ...
+
+    class Third(Waiting): ...
+
+    monkeypatch.setattr(passes_module, "rehearse", blind)
+    failing = [First, Second, Third, Waiting]
+    assert len(failing) > ATTEMPTS
+    kinds: list[Callable[[], nn.Module]] = [*failing, Layer, *failing, Layer]
+    make = with_layers({number: lambda model, kind=kind: kind() for number, kind in enumerate(kinds)}, len(kinds))  # type: ignore[misc]
+    passes = compare(lambda trainer: trainer.steps(10), device, "keep", make)
+    assert {name for (name, _), rehearsal in passes.rehearsals.items() if rehearsal.obstacle is None} == {"layers.4", "layers.9"}
+    rehearsed = recorded = 1
+    assert passes.counts["replayed"] == 2 * (10 - rehearsed - len(failing) - recorded)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_the_memory_of_a_recording_that_failed_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks before the one that fails have taken memory for the recording."""
+
+    class Wide(nn.Module):
+        def __init__(self, waits: bool) -> None:
+            super().__init__()
+            self.up, self.down, self.waits = nn.Linear(512, 4096), nn.Linear(4096, 512), waits
+
+        def forward(self, x: Tensor) -> Tensor:
+            result = x + self.down(torch.relu(self.up(x)))
+            return 2 * result if self.waits and float(result.sum()) > 1e9 else result
+
+    monkeypatch.setattr(passes_module, "rehearse", blind)
+    device = torch.device("cuda", 0)
+    model = nn.Sequential(*(Wide(number == 3) for number in range(4)), nn.Linear(512, 8)).to(device)
+    x = torch.randn(1 << 14, 512, device=device)
+
+    def reserved() -> int:
+        model.zero_grad()
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    model(x).square().mean().backward()
+    before = reserved()
+    with replayed(model, device) as passes:
+        for _ in range(3):
+            model(x).square().mean().backward()
+        assert all(rehearsal.obstacle for rehearsal in passes.rehearsals.values())
+    assert reserved() <= before + (1 << 26)

@@ -45,6 +45,34 @@ def test_convolutions_with_running_statistics(device: torch.device, variant: str
     assert passes.counts["replayed"] == 3 * 4
 
 
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x / 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient / 2
+
+
+def test_what_a_function_of_autograd_returns(device: torch.device, variant: str) -> None:
+    """As code that the compiler made: with torch 2.11, who holds such a node does not hold the graph behind it."""
+
+    class Last(Layer):
+        def forward(self, x: Tensor, **keywords: Any) -> tuple[Tensor, Tensor]:
+            result, mean = super().forward(x, **keywords)
+            return Halved.apply(result), mean  # type: ignore[no-untyped-call]
+
+    def make(device: torch.device) -> nn.Module:
+        model = stack(device)
+        torch.manual_seed(0)
+        model.layers = nn.ModuleList(Last() for _ in model.layers).to(device)
+        return model
+
+    passes = compare(lambda trainer: trainer.steps(4), device, variant, make)
+    assert passes.counts["replayed"] == 4 * 2, obstacles(passes)
+
+
 def accumulate(trainer: Trainer) -> None:
     for _ in range(5):
         trainer.optimizer.zero_grad()
@@ -713,8 +741,9 @@ def test_memory_of_recordings_is_counted_and_given_back(variant: str) -> None:
         peak(3)
         replayed_peak = peak(3) + passes.hidden_bytes
         assert passes.counts["replayed"] > 0
-        workspace_bytes = 1 << 26  # of products, which belongs to a stream, and is given back when passes are recorded
-        assert called - workspace_bytes <= replayed_peak <= 1.03 * called
+        # Workspaces of products belong to a stream. The recording's input and the gradient that it is given are copies.
+        workspace_bytes = 1 << 26
+        assert called - workspace_bytes <= replayed_peak <= 1.01 * called + workspace_bytes + 2 * x.nbytes
     model.zero_grad()
     gc.collect()
     torch.cuda.empty_cache()

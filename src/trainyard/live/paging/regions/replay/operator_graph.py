@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from trainyard.live.paging.blocks import mapped
 from trainyard.live.paging.compiled_code import uncompiled
+from trainyard.live.paging.regions.replay.arguments import NotPlain
 from trainyard.live.paging.regions.replay.places import Place, copy_content
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom
 from trainyard.live.paging.signature import tensors_of
@@ -158,13 +159,17 @@ class OperatorRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.memory = device, _Memory()
+        self._is_broken = False
 
     def record(self, function: Function, random: CallRandom | None = None) -> OperatorGraph:
+        if self._is_broken:
+            raise RuntimeError("an earlier recording failed, and its pool is still recorded to")
         before = torch.get_rng_state()
         try:
             return OperatorGraph(function, random, self.memory)
-        except BaseException:
+        except BaseException as error:
             torch.set_rng_state(before)  # a graph that is not finished draws no random numbers either
+            self._is_broken = not isinstance(error, NotPlain)
             raise
 
     def own(self, tensor: Tensor, source: Tensor) -> None:

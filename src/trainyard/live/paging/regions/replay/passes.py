@@ -36,7 +36,7 @@ from trainyard.live.paging.signature import tensors_of
 
 Mode = Literal["rehearse", "record", "replay", "off"]
 ATTEMPTS = 3
-"""How often a pass is recorded that does not go through."""
+"""How often a pass is recorded that does not go through. One that shows that a block cannot be recorded does not count."""
 DISTURBED = 8
 """Passes in a row that cannot be replayed, or not to their end, after which recordings are given up."""
 
@@ -67,8 +67,8 @@ class RecordedPasses:
         """Calls of blocks: rehearsed, recorded, replayed, called."""
         self.why_off = ""
         self._reason_to_end = ""
-        self._names: set[tuple[str, str]] = set()
-        """Regions with their variants."""
+        self._kinds: dict[tuple[str, str], tuple[Any, ...]] = {}
+        """By region and variant: what kind of region it is."""
         self._attempts = self._disturbed = 0
         self._is_learning = False
         """Whether it was found before this pass that copies of something are to be handed out."""
@@ -95,7 +95,8 @@ class RecordedPasses:
         self._deaths: list[Place] = []
         """Results in the order in which they were gone."""
         self._shared: dict[int, _Shared] = {}
-        self._is_spoiled = False
+        self._is_spoiled = self._is_broken = False
+        """Whether a call could not be recorded; and whether the recorder failed at it, whose errors might be those of others."""
         self._rewind()
 
     def _rewind(self) -> None:
@@ -154,7 +155,7 @@ class RecordedPasses:
             self._end_recording()
         elif is_held and self._disturbed and not self._is_learning and self._attempts < ATTEMPTS:
             self.release()  # to be recorded once more, with copies of what is held
-        if self.mode == "rehearse" and self._names and self._names <= self.rehearsals.keys():
+        if self.mode == "rehearse" and self._kinds and self._kinds.keys() <= self.rehearsals.keys():
             self.mode = "record"
         self._is_plain = self._is_off or (is_held and bool(self._calls)) or self._is_disturbed()
         self._disturbed = self._disturbed + 1 if self._is_plain or self.was_repeated else 0
@@ -177,7 +178,7 @@ class RecordedPasses:
             return False
         for name, calls in self._calls.items():
             copied = frozenset[int]().union(*(call.vacate_places() for call in calls))
-            for key in (key for key in self._names if key[0] == name):
+            for key in (key for key in self._kinds if key[0] == name):
                 if not copied <= self.rehearsals[key].copied:
                     self.rehearsals[key] = replace(self.rehearsals[key], copied=copied | self.rehearsals[key].copied)
                     self._is_learning = True
@@ -199,9 +200,12 @@ class RecordedPasses:
         for call in calls:
             call.end_recording()
         self._shared.clear()
+        if self._is_spoiled:  # the next one leaves a block out
+            self._forget()
+            return
         self._attempts += 1
         missing = [call for call in calls if call.backward is None]
-        if self._tokens or self._is_spoiled or (missing and self._attempts < ATTEMPTS) or len(missing) == len(calls):
+        if self._tokens or (missing and self._attempts < ATTEMPTS) or len(missing) == len(calls):
             self._forget()
             if self._attempts >= ATTEMPTS or not calls:
                 self._give_up("no pass could be recorded" if calls else "no block can be recorded")
@@ -243,7 +247,7 @@ class RecordedPasses:
 
     def around(self, region: Region, variant: str, call: Call, *, compiles: bool = False) -> Call:
         """The call of a block, replayed where that is possible. `compiles`: it is of compiled code."""
-        self._names.add((region.name, variant))
+        self._kinds[region.name, variant] = region.kind
 
         def run(*arguments: Any, **keywords: Any) -> Any:
             if self._is_plain or not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
@@ -275,7 +279,7 @@ class RecordedPasses:
             structure, tensors = take_apart((arguments, keywords))
             if self.mode == "replay":
                 recorded = self._next(region.name, structure, tensors)
-            elif self.mode == "record" and self.rehearsals[key].obstacle is None:
+            elif self.is_recording and self.rehearsals[key].obstacle is None:
                 recorded = self._record(region, key, call, structure, tensors)
         if recorded is None:
             self.counts["called"] += 1
@@ -304,8 +308,7 @@ class RecordedPasses:
         try:
             recorded.record_forward(tensors)
         except Exception as error:  # whatever it is, an ordinary call will say it again if it is not about recording
-            self.rehearsals[key] = Rehearsal(f"cannot be recorded: {error!s:.200}", draws)
-            self._is_spoiled = True
+            self._leave_out(key, "cannot be recorded", error)
             return None
         self._calls.setdefault(region.name, []).append(recorded)
         return recorded
@@ -314,7 +317,8 @@ class RecordedPasses:
 
     @property
     def is_recording(self) -> bool:
-        return self.mode == "record"
+        """Whether calls are recorded now."""
+        return self.mode == "record" and not self._is_broken
 
     def new_token(self, backward_event: int) -> Token:
         token = Token(self._number)
@@ -402,10 +406,18 @@ class RecordedPasses:
             self._filled[place.address] = weakref.ref(tensor), tensor._version
 
     def spoil(self, call: RecordedCall, error: Exception) -> None:
-        """The backward of a call could not be recorded: the next attempt leaves its block out."""
+        """The backward of a call could not be recorded."""
+        for key in [key for key in self._kinds if call in self._calls.get(key[0], [])]:
+            self._leave_out(key, "its backward cannot be recorded", error)
+
+    def _leave_out(self, key: tuple[str, str], what: str, error: Exception) -> None:
+        """From the next attempt on. Where the recorder failed, so are regions of the same kind: each that fails costs a pass."""
         self._is_spoiled = True
-        for key in [key for key in self._names if call in self._calls.get(key[0], [])]:
-            self.rehearsals[key] = Rehearsal(f"its backward cannot be recorded: {error!s:.200}")
+        self._is_broken = self._is_broken or not isinstance(error, NotPlain)
+        for other, kind in self._kinds.items():
+            is_like_it = self._is_broken and kind == self._kinds[key] and other[1] == key[1]
+            if (other == key or is_like_it) and self.rehearsals[other].obstacle is None:
+                self.rehearsals[other] = replace(self.rehearsals[other], obstacle=f"{what}: {error!s:.200}")
 
 
 def _has_hooks_for_saved_tensors() -> bool:

@@ -7,6 +7,7 @@ recorded, so the first values are there after the first replay.
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
@@ -29,7 +30,11 @@ class Recording(Protocol):
 
 
 class Recorder(Protocol):
-    """Records functions that share one pool of memory. After one that raised an error, nothing that was recorded may be used."""
+    """Records functions that share one pool of memory.
+
+    After one that raised an error, nothing that was recorded may be used in another pass; and unless it raised `NotPlain`, nothing
+    more may be recorded.
+    """
 
     def record(self, function: Function, random: CallRandom | None = None) -> Recording:
         """`random` is drawn from in the function, beside the device's own generator."""
@@ -67,7 +72,7 @@ class GraphRecorder:
     """CUDA graphs in one pool, recorded on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self._number = device, device.index or 0
         self.pool = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream(device)
         self.peak_bytes = 0
@@ -76,7 +81,9 @@ class GraphRecorder:
         """Of all memory, until the last function was recorded: recording resets the allocator's own counter."""
         self.hidden_bytes = 0
         self._failed: list[torch.cuda.CUDAGraph] = []
-        """Graphs that were not finished. A pool that no graph refers to any more is gone."""
+        """Graphs whose function raised an error. A pool that no graph refers to any more is gone."""
+        self._unfinished = 0
+        """Those of them that torch could not end. They do not give the pool back by themselves."""
         # Workspaces of products belong to a stream. Those of the recording stream are allocated in the pool, and given back to it.
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()  # the pool takes new memory from the device
@@ -86,7 +93,7 @@ class GraphRecorder:
         if random is not None and random.state is not None:
             graph.register_generator_state(random.state)
         torch.cuda.synchronize(self.device)
-        generator = torch.cuda.default_generators[self.device.index or 0]
+        generator = torch.cuda.default_generators[self._number]
         seed, offset = generator.initial_seed(), generator.get_offset()
         pool_before, _ = self._pool_bytes()
         with _no_collection(), torch.cuda.stream(self.stream):
@@ -97,11 +104,11 @@ class GraphRecorder:
                 # Other threads, as those that load data, may go on to use the device.
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
                 results = [*function()]
-                graph.capture_end()
-            except BaseException:
-                with suppress(RuntimeError):
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a block that only passes tensors on
                     graph.capture_end()
-                self._failed.append(graph)
+            except BaseException:
+                self._end_failed(graph)
                 # The generator counts what graphs draw, and goes on to do so if one was not finished: a new state does not. Graphs
                 # that were recorded before have the old state, and end with this pass.
                 fresh = torch.Generator(self.device).manual_seed(seed)
@@ -115,6 +122,16 @@ class GraphRecorder:
         self.peak_bytes = max(self.peak_bytes, pool_before + more_bytes)
         return _Graph(graph, results)
 
+    def _end_failed(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a recording that raised an error. Where torch cannot, its allocator would go on to record to the pool."""
+        self._failed.append(graph)
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError):  # it had not begun
+                torch._C._cuda_endAllocateToPool(self._number, self.pool)
+                self._unfinished += 1
+
     def own(self, tensor: Tensor, source: Tensor) -> None:
         """Its block in the pool is free for later graphs, as it was when they were recorded."""
 
@@ -127,6 +144,10 @@ class GraphRecorder:
 
     def close(self) -> None:
         """Tensors that were allocated for a graph stay longer than the graph, as all of the allocator's do."""
+        torch._C._cuda_clearCublasWorkspaces()  # of a recording that was not finished: 66 MiB on an H200, for two threads
+        for _ in range(self._unfinished):
+            torch._C._cuda_releasePool(self._number, self.pool)
+        self._unfinished = 0
 
     @property
     def reserved_bytes(self) -> int:
