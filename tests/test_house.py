@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import trainyard
+from trainyard.checks import OLDEST_TORCH
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "trainyard"
@@ -37,6 +38,12 @@ def loaded_by(statement: str) -> set[str]:
 def test_light_imports_stay_light(statement: str) -> None:
     heavy = {"torch", "numba", "plotly", "pandas", "pyarrow", "matplotlib"}
     assert not heavy & loaded_by(statement)
+
+
+def test_the_oldest_torch_is_the_one_that_is_asked_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {requirement for extra in extras.values() for requirement in extra if requirement.startswith("torch>")}
+    assert asked == {"torch>=" + ".".join(map(str, OLDEST_TORCH))}
 
 
 @pytest.mark.parametrize("run", ["npu", "h200"])

@@ -36,14 +36,10 @@ __all__ = ["direct", "gradient", "interleave", "overlay", "paged_optimizer", "re
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trainyard.live' has no attribute {name!r}")
-    try:
-        module = import_module(f"trainyard.live.{_HOME[name]}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from trainyard.errors import MissingExtra
+    from trainyard.checks import require_torch
 
-        raise MissingExtra("torch", "torch", f"trainyard.live.{name}") from None
+    require_torch(f"trainyard.live.{name}")
+    module = import_module(f"trainyard.live.{_HOME[name]}")
     value = module if name == _HOME[name] else getattr(module, name)
     globals()[name] = value
     return value

@@ -263,7 +263,8 @@ class DirectGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        """None while torch makes the group: torch 2.15 would attach its flight recorder, which knows groups of C++ alone."""
+        return [torch.device("cpu")] if self in dist.distributed_c10d._world.pg_map else []
 
     def _get_backend(self, device: torch.device) -> Any:
         return self._gloo
@@ -314,7 +315,6 @@ def register(options: Options | None = None) -> None:
             session = Session(chosen, store, rank, size)
             ranks = range(size)
         gloo = dist.ProcessGroupGloo(store, rank, size, timeout=torch_options.timeout)
-        gloo._set_sequence_number_for_group()
         if session.heartbeat is None:
             session.watch()
         return DirectGroup(gloo, session, ranks, local=options_of_call is not None and options_of_call.local, first=first)

@@ -25,8 +25,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainyard.checks import suggests_keywords
-from trainyard.errors import BadInput, MissingExtra
+from trainyard.checks import require_torch, suggests_keywords
+from trainyard.errors import BadInput
 from trainyard.ir import Step
 from trainyard.workloads.capture.ops.registry import Call, Piece, register
 from trainyard.workloads.capture.world import world
@@ -83,12 +83,9 @@ def capture(
     by other values is an error that names the line: `values={"model.py:120": True}` states the answer for that line (or for a
     layer, by its path), and `real=True` runs the step on the example inputs. What was assumed is in the Step's `notes`.
     """
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtra("torch", "torch", "capturing a model") from None
+    require_torch("capturing a model")
+    import torch
+
     from trainyard.workloads.capture.attention.dispatch import AttentionDispatch, checked_options
     from trainyard.workloads.capture.frameworks import framework_step, is_framework_object, optimizers_of
     from trainyard.workloads.capture.programs import LoopStep, ModelStep

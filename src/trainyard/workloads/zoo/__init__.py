@@ -15,7 +15,8 @@ from functools import lru_cache
 from importlib import import_module, resources
 from typing import TYPE_CHECKING
 
-from trainyard.errors import BadInput, MissingExtra, UnknownName
+from trainyard.checks import require_torch
+from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Step
 from trainyard.workloads.zoo.catalogue import ENTRIES, Entry
 
@@ -64,11 +65,6 @@ def _shipped(name: str) -> Step:
 def build(name: str) -> Recipe:
     """The model itself, with inputs, targets, loss and optimizer, on torch's default device."""
     row = entry(name)
-    try:
-        module = import_module(f"trainyard.workloads.zoo.{row.module}")
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise MissingExtra("torch", "torch", f"building {name}") from None
-        raise
-    recipe: Recipe = getattr(module, row.function)()
+    require_torch(f"building {name}")
+    recipe: Recipe = getattr(import_module(f"trainyard.workloads.zoo.{row.module}"), row.function)()
     return recipe

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from trainyard.live.paging.regions.call_state import put_back, set_statistics_aside
 from trainyard.live.paging.regions.replay.arguments import NotPlain, Structure, is_to_be_computed, take_apart
 from trainyard.live.paging.regions.replay.conditions import Conditions, without_kept_casts
 from trainyard.live.paging.regions.replay.forward_hooks import ForwardHooks, Seen
-from trainyard.live.paging.regions.replay.parts import Part, edge_of, nodes_behind, parts_of, taken_apart
+from trainyard.live.paging.regions.replay.parts import Edge, Part, edge_of, nodes_behind, owners_of, parts_of, taken_apart
 from trainyard.live.paging.regions.replay.places import Place, copy_content, copy_of
 from trainyard.live.paging.regions.replay.random_numbers import CallRandom, recording
 from trainyard.live.paging.regions.replay.recorders import Recording
@@ -60,8 +60,9 @@ class Token:
 class _Differentiable(NamedTuple):
     """What backward needs of a recorded forward: where its results come from, and the tensors that have gradients."""
 
-    edges: list[GradientEdge]
-    """They own their graph: a node that is written in Python, as of compiled code, does not."""
+    edges: list[Edge]
+    owners: list[Any]
+    """Of the graph behind the edges."""
     leaves: list[Tensor]
     parts: dict[int, list[Part]]
     """Of the gradients that are returned part by part, by the number of their leaf."""
@@ -157,17 +158,16 @@ class RecordedCall:
         if any(output.untyped_storage()._cdata in given for output in outputs):
             raise NotPlain("a view of what it was given, as its result")
         self.has_gradient = [output.requires_grad for output in outputs]
-        edges = [get_gradient_edge(output) for output in outputs if output.requires_grad]
+        edges = [edge_of(output) for output in outputs if output.requires_grad]
         differentiable = [number for number, leaf in enumerate(leaves) if leaf.requires_grad]
         wanted = [*(leaves[number] for number in differentiable), *self.stand_ins.leaves]
         numbers = [*differentiable, *range(len(leaves), len(leaves) + len(self.parameters))]
         in_parts = [place for place, number in enumerate(numbers) if number in self.rehearsal.in_parts]
-        ends = [(edge.node, edge.output_nr) for edge in edges]
-        of_parts = {place: parts_of(ends, edge_of(wanted[place])) for place in in_parts}
-        self._differentiable = _Differentiable(edges, wanted, of_parts, leaves)
+        of_parts = {place: parts_of(edges, edge_of(wanted[place])) for place in in_parts}
+        self._differentiable = _Differentiable(edges, owners_of(outputs), wanted, of_parts, leaves)
         self.parts = {place: len(parts) for place, parts in of_parts.items()}
         self.leaves_of_parameters = self._part_by_part(self.parameters, len(differentiable))
-        behind = {id(node.variable) for node in nodes_behind(ends) if hasattr(node, "variable")}
+        behind = {id(node.variable) for node in nodes_behind(edges) if hasattr(node, "variable")}
         if not self.outputs and not behind <= {id(leaf) for leaf in wanted}:
             raise NotPlain("a gradient of something that it keeps elsewhere")
         return [output.detach() for output in outputs]
@@ -287,9 +287,9 @@ class RecordedCall:
     def _differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients that are not passed on as they came; `gradients` says which ones are."""
         assert self._differentiable is not None
-        edges, leaves, parts, _ = self._differentiable
+        edges, leaves, parts = self._differentiable.edges, self._differentiable.leaves, self._differentiable.parts
         of_edges = [gradient for gradient, has_one in zip(gradients, self.has_gradient, strict=True) if has_one]
-        pairs = [(edge, gradient) for edge, gradient in zip(edges, of_edges, strict=True) if gradient is not None]
+        pairs = [(GradientEdge(*edge), gradient) for edge, gradient in zip(edges, of_edges, strict=True) if gradient is not None]
         with taken_apart([*parts.values()]) as found, self.hooks.watched(put_off=True):
             results = torch.autograd.grad([edge for edge, _ in pairs], leaves, [one for _, one in pairs], allow_unused=True)
         in_parts = self._in_parts(results, dict(zip(parts, found, strict=True)))

@@ -42,6 +42,12 @@ def edge_of(tensor: Tensor) -> Edge:
     return edge.node, edge.output_nr
 
 
+def owners_of(outputs: Sequence[Tensor]) -> list[Any]:
+    """What keeps the graph behind outputs: who holds a node that is written in Python, as of compiled code, may not do so."""
+    with torch.enable_grad():
+        return [output.view_as(output).grad_fn for output in outputs if isinstance(output.grad_fn, torch._C._FunctionBase)]
+
+
 def nodes_behind(outputs: Sequence[Edge], before: Collection[Any] = ()) -> Iterator[Any]:
     """Nodes of autograd that outputs lead to, without some and what is behind them."""
     stack, seen = [node for node, _ in outputs], set[Any](before)

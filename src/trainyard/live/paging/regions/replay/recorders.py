@@ -145,8 +145,9 @@ class GraphRecorder:
     def close(self) -> None:
         """Tensors that were allocated for a graph stay longer than the graph, as all of the allocator's do."""
         torch._C._cuda_clearCublasWorkspaces()  # of a recording that was not finished: 66 MiB on an H200, for two threads
-        for _ in range(self._unfinished):
-            torch._C._cuda_releasePool(self._number, self.pool)
+        with suppress(RuntimeError):  # a pool that cannot be released stays, and training goes on
+            for _ in range(self._unfinished):
+                torch._C._cuda_releasePool(self._number, self.pool)
         self._unfinished = 0
 
     @property
