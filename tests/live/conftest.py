@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -16,3 +18,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture(params=["keep", "checkpoint", pytest.param("selective", marks=pytest.mark.slow)])
 def variant(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def small_heap() -> None:
+    """For files that collect garbage: with all that a process has by then that takes two seconds each time."""
+    gc.collect()
+    gc.freeze()

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from trainyard.live.paging.regions.call_state import copied
 from trainyard.live.paging.regions.checkpointing import checkpoint, selective
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 WAYS: dict[str, Callable[..., Any]] = {"checkpoint": checkpoint, "selective": selective}
 
 

@@ -24,6 +24,8 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.live.paging.measures import measure_link
 from trainyard.mapping.overlay.policy import Choice, Decision, Problem, with_cost
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 class Convolutional(nn.Module):
     def __init__(self) -> None:

@@ -20,6 +20,8 @@ from trainyard.live.paging.regions.contest import PASSES, SHARES, WHOLE_REPLAYED
 from trainyard.live.paging.regions.pages import CHECKED, PATIENCE, RegionPages
 from trainyard.live.paging.regions.replay import session
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 WAYS: tuple[Rival, ...] = ("blocks", "eager", "replayed", WHOLE_REPLAYED, *SHARES)
 
 

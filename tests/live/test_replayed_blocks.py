@@ -34,6 +34,8 @@ from trainyard.live.paging.regions.finding import regions_of
 from trainyard.live.paging.regions.replay.passes import DISTURBED
 from trainyard.live.paging.regions.variants import Entry
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 def test_gradients_and_weights_are_those_of_plain_training(device: torch.device, variant: str) -> None:
     passes = compare(lambda trainer: trainer.steps(6), device, variant)

@@ -16,6 +16,8 @@ from trainyard.live.paging.regions.replay import passes as passes_module
 from trainyard.live.paging.regions.replay.obstacles import rehearse
 from trainyard.live.paging.signature import tensors_of
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 def test_gradients_that_a_loop_keeps_are_not_overwritten(device: torch.device, variant: str) -> None:
     def loop(trainer: Trainer) -> None:
