@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import trainyard
-from trainyard.checks import OLDEST_TORCH
+from trainyard.lazy import OLDEST_TORCH
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "trainyard"

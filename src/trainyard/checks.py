@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
-import warnings
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
-from importlib import import_module
+from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from trainyard.errors import BadInput, MissingExtra, TooLarge, UnknownKeyword, UnknownName, quoted
+from trainyard.errors import BadInput, TooLarge, UnknownKeyword, UnknownName, quoted
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 LARGEST_COUNT = 2**53
 """Of one dimension or count: floating point still has every whole number up to here."""
-OLDEST_TORCH = (2, 11)
-"""With which everything works, as pyproject.toml asks for."""
 MOST_CYCLES_PER_BYTE, MOST_LATENCY_CYCLES = 1e8, 2e12
 """Of DRAM; a byte takes less than one cycle on every machine of the catalogue, the latency hundreds."""
 
@@ -40,35 +35,6 @@ def suggests_keywords(function: Callable[Arguments, Returned]) -> Callable[Argum
         return function(*values, **named)
 
     return checked
-
-
-def require_torch(what: str) -> None:
-    """torch is installed. One that is older than the extra `torch` asks for, as it may have been there before, is warned of."""
-    try:
-        torch = import_module("torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtra("torch", "torch", what) from None
-    _warn_of_old_torch(torch.__version__)
-
-
-@cache
-def _warn_of_old_torch(version: str) -> None:
-    """
-    >>> with warnings.catch_warnings(record=True) as found:
-    ...     _warn_of_old_torch("2.13.0+cpu"), _warn_of_old_torch("2.8.0")
-    (None, None)
-    >>> print(*(one.message for one in found))
-    this is torch 2.8.0, and some of trainyard needs 2.11 or newer: pip install -U 'trainyard[torch]'
-    """
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers is not None and tuple(map(int, numbers.groups())) < OLDEST_TORCH:
-        oldest = ".".join(map(str, OLDEST_TORCH))
-        warnings.warn(
-            f"this is torch {version}, and some of trainyard needs {oldest} or newer: pip install -U 'trainyard[torch]'",
-            stacklevel=4,
-        )
 
 
 def require_positive(owner: str, **sizes: object) -> None:

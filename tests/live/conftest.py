@@ -22,6 +22,6 @@ def variant(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def small_heap() -> None:
-    """For files that collect garbage: with all that a process has by then that takes two seconds each time."""
+    """For files whose tests collect garbage: what earlier files left is not looked at again, which takes two seconds each time."""
     gc.collect()
     gc.freeze()

@@ -36,7 +36,7 @@ __all__ = ["direct", "gradient", "interleave", "overlay", "paged_optimizer", "re
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trainyard.live' has no attribute {name!r}")
-    from trainyard.checks import require_torch
+    from trainyard.lazy import require_torch
 
     require_torch(f"trainyard.live.{name}")
     module = import_module(f"trainyard.live.{_HOME[name]}")

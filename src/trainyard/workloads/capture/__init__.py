@@ -25,9 +25,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainyard.checks import require_torch, suggests_keywords
+from trainyard.checks import suggests_keywords
 from trainyard.errors import BadInput
 from trainyard.ir import Step
+from trainyard.lazy import require_torch
 from trainyard.workloads.capture.ops.registry import Call, Piece, register
 from trainyard.workloads.capture.world import world
 

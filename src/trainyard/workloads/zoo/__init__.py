@@ -15,9 +15,9 @@ from functools import lru_cache
 from importlib import import_module, resources
 from typing import TYPE_CHECKING
 
-from trainyard.checks import require_torch
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Step
+from trainyard.lazy import require_torch
 from trainyard.workloads.zoo.catalogue import ENTRIES, Entry
 
 if TYPE_CHECKING:

@@ -65,9 +65,7 @@ def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None
         from torch._functorch import config
 
         # Backward is compiled with forward: later on, the settings below would be gone, and torch keeps both in one cache entry.
-        options: dict[str, Any] = {"activation_memory_budget": share}
-        if hasattr(config, "force_non_lazy_backward_lowering"):  # torch 2.8 has no such setting
-            options["force_non_lazy_backward_lowering"] = True
+        options: dict[str, Any] = {"activation_memory_budget": share, "force_non_lazy_backward_lowering": True}
         if admit is not None:  # code from that cache is not announced; what is inside of a graph is still cached
             options["enable_autograd_cache"] = False
         with config.patch(options), _calls_in_cpp() if compiler == "inductor_cpp" else nullcontext():

@@ -62,7 +62,7 @@ class _Differentiable(NamedTuple):
 
     edges: list[Edge]
     owners: list[Any]
-    """Of the graph behind the edges."""
+    """Nodes that keep the graph behind the edges alive."""
     leaves: list[Tensor]
     parts: dict[int, list[Part]]
     """Of the gradients that are returned part by part, by the number of their leaf."""

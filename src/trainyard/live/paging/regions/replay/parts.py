@@ -43,7 +43,7 @@ def edge_of(tensor: Tensor) -> Edge:
 
 
 def owners_of(outputs: Sequence[Tensor]) -> list[Any]:
-    """What keeps the graph behind outputs: who holds a node that is written in Python, as of compiled code, may not do so."""
+    """Nodes that keep the graph behind outputs alive: one that is written in Python, as of compiled code, does not with 2.11."""
     with torch.enable_grad():
         return [output.view_as(output).grad_fn for output in outputs if isinstance(output.grad_fn, torch._C._FunctionBase)]
 

@@ -96,7 +96,7 @@ class RecordedPasses:
         """Results in the order in which they were gone."""
         self._shared: dict[int, _Shared] = {}
         self._is_spoiled = self._is_broken = False
-        """Whether a call could not be recorded; and whether the recorder failed at it, whose errors might be those of others."""
+        """Whether a call could not be recorded; and whether the recorder itself failed, so that later errors might be its own."""
         self._rewind()
 
     def _rewind(self) -> None:

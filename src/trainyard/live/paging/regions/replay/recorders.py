@@ -72,7 +72,7 @@ class GraphRecorder:
     """CUDA graphs in one pool, recorded on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self._number = device, device.index or 0
+        self.device, self._index = device, device.index or 0
         self.pool = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream(device)
         self.peak_bytes = 0
@@ -93,7 +93,7 @@ class GraphRecorder:
         if random is not None and random.state is not None:
             graph.register_generator_state(random.state)
         torch.cuda.synchronize(self.device)
-        generator = torch.cuda.default_generators[self._number]
+        generator = torch.cuda.default_generators[self._index]
         seed, offset = generator.initial_seed(), generator.get_offset()
         pool_before, _ = self._pool_bytes()
         with _no_collection(), torch.cuda.stream(self.stream):
@@ -129,7 +129,7 @@ class GraphRecorder:
             graph.capture_end()
         except RuntimeError:
             with suppress(RuntimeError):  # it had not begun
-                torch._C._cuda_endAllocateToPool(self._number, self.pool)
+                torch._C._cuda_endAllocateToPool(self._index, self.pool)
                 self._unfinished += 1
 
     def own(self, tensor: Tensor, source: Tensor) -> None:
@@ -147,7 +147,7 @@ class GraphRecorder:
         torch._C._cuda_clearCublasWorkspaces()  # of a recording that was not finished: 66 MiB on an H200, for two threads
         with suppress(RuntimeError):  # a pool that cannot be released stays, and training goes on
             for _ in range(self._unfinished):
-                torch._C._cuda_releasePool(self._number, self.pool)
+                torch._C._cuda_releasePool(self._index, self.pool)
         self._unfinished = 0
 
     @property
