@@ -743,8 +743,9 @@ def test_memory_of_recordings_is_counted_and_given_back(variant: str) -> None:
         peak(3)
         replayed_peak = peak(3) + passes.hidden_bytes
         assert passes.counts["replayed"] > 0
-        # Workspaces of products belong to a stream. The recording's input and the gradient that it is given are copies.
-        workspace_bytes = 1 << 26
+        # Workspaces of products belong to a stream: 33 MiB on an H200, for each of two threads. The recording's input and the
+        # gradient that it is given are copies. Peaks of the pool and of other memory are added, though they may differ in time.
+        workspace_bytes = 66 << 20
         assert called - workspace_bytes <= replayed_peak <= 1.01 * called + workspace_bytes + 2 * x.nbytes
     model.zero_grad()
     gc.collect()

@@ -104,9 +104,7 @@ class GraphRecorder:
                 # Other threads, as those that load data, may go on to use the device.
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
                 results = [*function()]
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a block that only passes tensors on
-                    graph.capture_end()
+                _end(graph)
             except BaseException:
                 self._end_failed(graph)
                 # The generator counts what graphs draw, and goes on to do so if one was not finished: a new state does not. Graphs
@@ -126,7 +124,7 @@ class GraphRecorder:
         """Ends a recording that raised an error. Where torch cannot, its allocator would go on to record to the pool."""
         self._failed.append(graph)
         try:
-            graph.capture_end()
+            _end(graph)
         except RuntimeError:
             with suppress(RuntimeError):  # it had not begun
                 torch._C._cuda_endAllocateToPool(self._index, self.pool)
@@ -166,6 +164,12 @@ class GraphRecorder:
                 allocated += segment["active_size"]
                 reserved += segment["total_size"]
         return allocated, reserved
+
+
+def _end(graph: torch.cuda.CUDAGraph) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a block that only passes tensors on, or that failed
+        graph.capture_end()
 
 
 @contextmanager
