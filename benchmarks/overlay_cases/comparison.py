@@ -71,9 +71,9 @@ def surely_slower(networks: Sequence[Row]) -> str:
     errors = [best["error"] for _, best in rows]
     return (
         f"The standard error of a ratio is {100 * statistics.median(errors):.1f} % in the middle of these rows and "
-        f"{100 * max(errors):.0f} % at most. Of the {len(slower)} that seem more than 2 % slower, "
-        f"{sum(is_same_code(*pair) for pair in slower)} run the same code on both sides, and {len(sure) or 'none'} "
-        f"{'is' if len(sure) == 1 else 'are'} slower by two standard errors."
+        f"{100 * max(errors):.0f} % at most. More than 2 % slower by the middle value: {len(slower)}, of which "
+        f"{sum(is_same_code(*pair) for pair in slower)} with the same code on both sides. Slower by two standard errors as well: "
+        f"{len(sure) or 'none'}."
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from overlay_cases.comparison import AT_ITS_PEAK, Row, comparison, label, times_as_fast, took_turns, wrapped
-from overlay_cases.fronts import TOLERANCE
+from overlay_cases.comparison import AT_ITS_PEAK, Row, comparison, is_same_code, label, times_as_fast, took_turns, wrapped
+from overlay_cases.fronts import ROOMY, TOLERANCE
 
 MACHINE = "h200(optimizer=fused)"
 """The optimizer of the measurements is one kernel for the whole update."""
@@ -46,18 +46,20 @@ def replayed(data: Row) -> list[str]:
         *comparison(data["replayed"]),
         *wrapped(
             "These are measurements of four GPU runs. Missing is one row: Swin at the peak of the share of 0.2. In the next "
-            "section, before replays, both sides run the model compiled as a whole there. Swin's row of gradient checkpointing is"
-            " of the first run. While ViT was measured, two other networks were traced on other cores and on the device, which "
-            "made some of its steps slow (the share of 1.0 took 174 ms before). In the second half of Whisper's rows the host was"
-            " slow and uneven (247 to 352 ms for a step of the share of 0.5, the same code), for both sides alike. Two choices "
-            "that were surely wrong by an older rule are right here: ConvNeXt's at the peak of the share of 0.2 (0.81 times as "
-            "fast then) and the UNet's at that of 0.5 (0.92). What replays are worth depends on the host: the time that it needs "
-            "to issue a step falls from "
+            "section, before replays, both sides run the model compiled as a whole there. Swin's row of gradient checkpointing "
+            "is of the first run. While ViT was measured, two other networks were traced on other cores and on the device, which "
+            "made some of its steps slow (the share of 1.0 took 174 ms before). In the second half of Whisper's rows the host was "
+            f"slow and uneven, for both sides alike: {host_range(data['replayed'], 'whisper-medium', 'torch.compile, budget 0.5')} "
+            "for a step of the same code, the share of 0.5. Two choices that were surely wrong by an older rule are right here: "
+            "ConvNeXt's at the peak of the share of 0.2 (0.81 times as fast then) and the UNet's at that of 0.5 (0.92)."
+        ),
+        *wrapped(
+            "What replays are worth depends on the host: the time that it needs to issue a step falls from "
             f"{'; '.join(host_times(data['replayed']))}. Where kernels take longer than that anyway, nothing is gained, and blocks "
             "are called. At the peak of a checkpoint there is no room for recordings."
         ),
         *wrapped(
-            "With 1.3 times the plain peak nothing has to move. There the overlay is "
+            f"With {ROOMY} times the plain peak nothing has to move. There the overlay is "
             f"{with_room(data['replayed'])} times as fast as plain training."
         ),
         *beside_simulator(data),
@@ -65,8 +67,8 @@ def replayed(data: Row) -> list[str]:
             f"{above_budget(data['replayed'])} "
             "Workspaces for products take 66 MiB on the stream of a recording, and one that was not finished did not give "
             "them back. It does since: in the four networks that were measured after that, the alternatives' peaks have grown by "
-            f"at most {growth_mib(data['replayed'], AFTER_WORKSPACES):.0f} MiB while recordings were made. ViT itself has not been "
-            "measured again."
+            f"at most {largest_growth_mib(data['replayed'], AFTER_WORKSPACES):.1f} MiB since they set a budget. ViT itself has not "
+            "been measured again."
         ),
     ]
 
@@ -81,10 +83,14 @@ def with_room(networks: Sequence[Row]) -> str:
     return ", ".join(texts)
 
 
-def growth_mib(networks: Sequence[Row], names: Sequence[str]) -> float:
-    """By how much at most an alternative's peak has grown since it became the budget of the overlay beside it."""
-    return 1024 * max(
-        alternative["gib"] - row["budget_gib"] / TOLERANCE
+def growth_mib(alternative: Row, row: Row) -> float:
+    """By how much an alternative's peak has grown since it became the budget of the overlay beside it."""
+    return float(1024 * (alternative["gib"] - row["budget_gib"] / TOLERANCE))
+
+
+def largest_growth_mib(networks: Sequence[Row], names: Sequence[str]) -> float:
+    return max(
+        growth_mib(alternative, row)
         for network in networks
         if network["name"] in names
         for alternative in network["alternatives"]
@@ -100,11 +106,10 @@ def above_budget(networks: Sequence[Row]) -> str:
         alternatives = {row["name"]: row for row in network["alternatives"]}
         for row in network["overlay"]:
             if row.get("gib", 0.0) > row["budget_gib"]:
-                beside = alternatives[row["beside"]]
-                above, grown = row["gib"] - row["budget_gib"], beside["gib"] - row["budget_gib"] / TOLERANCE
+                above_mib = 1024 * (row["gib"] - row["budget_gib"])
                 texts.append(
-                    f"A peak of {label(network)} is {1024 * above:.0f} MiB above its budget; {row['beside']} beside it takes "
-                    f"{1024 * grown:.0f} MiB more than when it set that budget."
+                    f"A peak of {label(network)} is {above_mib:.0f} MiB above its budget; {row['beside']} beside it takes "
+                    f"{growth_mib(alternatives[row['beside']], row):.0f} MiB more than when it set that budget."
                 )
     return " ".join(texts)
 
@@ -134,6 +139,14 @@ def beside_simulator(data: Row) -> list[str]:
         *lines,
         "",
     ]
+
+
+def host_range(networks: Sequence[Row], name: str, alternative: str) -> str:
+    """The least and the longest time that the host needed for a step of an alternative, also where an overlay ran its code."""
+    network = next(one for one in networks if one["name"] == name)
+    theirs = next(row for row in network["alternatives"] if row["name"] == alternative)
+    times = [row["host_ms"] for row in (theirs, *(one for one in network["overlay"] if is_same_code(theirs, one)))]
+    return f"{min(times):.0f} to {max(times):.0f} ms"
 
 
 def host_times(networks: Sequence[Row]) -> list[str]:
